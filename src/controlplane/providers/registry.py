@@ -1,0 +1,54 @@
+"""
+Adapters are found by entry point (`controlplane.providers`) and built from plain values; nobody imports one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from datetime import datetime
+from importlib.metadata import entry_points
+from typing import Any, cast
+
+from controlplane.providers.errors import Permanent
+
+GROUP = "controlplane.providers"
+
+
+@dataclass(frozen=True, slots=True)
+class AdapterInput:
+    """
+    Everything an adapter gets: plain values and a clock.
+    """
+
+    provider_id: str
+    """Our id of the provider."""
+    config: Mapping[str, Any]
+    """The operator's settings for it, validated by the adapter's own config class."""
+    secrets: Mapping[str, str]
+    """Opened secrets by name; never logged."""
+    deployment: str
+    """This installation's name: the first part of every tag and object name at the peer."""
+    now: Callable[[], datetime]
+    """UTC clock."""
+
+
+Build = Callable[[AdapterInput], object]
+
+
+def adapter_names() -> tuple[str, ...]:
+    """
+    The names of all installed adapters, sorted.
+    """
+    return tuple(sorted(point.name for point in entry_points(group=GROUP)))
+
+
+def build_adapter(name: str, given: AdapterInput) -> object:
+    """
+    A new adapter of the named kind. Raises Permanent for an unknown name and whatever its config refuses.
+    """
+    for point in entry_points(group=GROUP, name=name):
+        return cast("Build", point.load())(given)
+    raise Permanent(
+        f"no adapter named {name!r} is installed; known: {', '.join(adapter_names()) or 'none'}", code="adapter_unknown"
+    )
