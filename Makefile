@@ -1,0 +1,65 @@
+# Two commands do most: `make up` runs the product on this machine, `make test` proves it.
+# Needs: git, make and Python 3.11 or newer. What else is missing is installed into .venv and .tools.
+
+SHELL := /bin/bash
+.SHELLFLAGS := -euo pipefail -c
+.DEFAULT_GOAL := help
+MAKEFLAGS += --no-print-directory
+
+PYTHON ?= python3
+DATA_DIR ?= .data
+BIN := .venv/bin
+TEST_PROCESSES ?= 2
+PYTEST_ARGS ?=
+
+.PHONY: help
+help: ## list the targets
+	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
+
+.PHONY: up
+up: runtime ## run everything here: servers, API, workers, and the main job (PORT, DATA_DIR, ONCE=1, DATABASE_URL, BROKER_URL)
+	@exec $(BIN)/controlplane up
+
+.PHONY: doctor
+doctor: runtime ## look for what would keep the product from working, and say what to do
+	@exec $(BIN)/controlplane doctor
+
+.PHONY: test
+test: dev ## run every test, with a PostgreSQL of its own (PYTEST_ARGS="-k word")
+	@$(BIN)/pytest -n $(TEST_PROCESSES) $(PYTEST_ARGS)
+
+.PHONY: check
+check: dev ## everything that can be checked without running the product
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check --quiet .
+	$(BIN)/mypy
+	$(BIN)/mypy scripts/bootstrap.py
+	$(BIN)/lint-imports --no-logo
+	$(BIN)/deptry .
+	$(BIN)/yamllint --strict .
+	$(BIN)/hadolint deploy/Dockerfile
+	$(BIN)/compose-lint docker-compose.yml
+	$(BIN)/shellcheck .ci/run
+	$(BIN)/pytest tests/architecture
+
+.PHONY: fmt
+fmt: dev ## put the code into the house's format
+	$(BIN)/ruff check --fix-only --quiet .
+	$(BIN)/ruff format .
+
+.PHONY: lock
+lock: ## renew the lock files from pyproject.toml (LOCK_ARGS="--upgrade" or "--upgrade-package name")
+	@uv=$$($(PYTHON) scripts/bootstrap.py --uv); \
+	compile="$$uv pip compile pyproject.toml --extra embedded --group install --universal --python-version 3.11 \
+	  --generate-hashes --no-emit-index-url --no-header --quiet $(LOCK_ARGS)"; \
+	$$compile --group dev --output-file requirements-dev.lock; \
+	$$compile --constraint requirements-dev.lock --output-file requirements.lock
+
+.PHONY: clean
+clean: ## remove what was installed and built here; the data directory stays
+	rm -rf .venv .tools build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache .schemathesis
+	find . -name __pycache__ -type d -prune -exec rm -rf {} +
+
+.PHONY: runtime dev
+runtime dev:
+	@$(PYTHON) scripts/bootstrap.py $@
