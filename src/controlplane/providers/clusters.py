@@ -105,6 +105,8 @@ class MemberView:
     """The peer's reason text for a drain or an outage: operators only."""
     drained_by_us: bool = False
     """Whether the drain carries our reason prefix; a drain of an administrator is never undone."""
+    up_since: datetime | None = None
+    """When the peer first saw this member, under its token, up; evidence for the meter's start."""
 
 
 @dataclass(frozen=True, slots=True)
