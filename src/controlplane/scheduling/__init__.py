@@ -1,0 +1,1 @@
+"""Pure decisions over snapshots: no clock, database or network."""

@@ -1,0 +1,95 @@
+"""
+Rows of clusters and their node sets.
+"""
+
+from datetime import datetime
+from typing import Any
+
+from sqlalchemy import ForeignKey, Index, UniqueConstraint, text
+from sqlalchemy.dialects.postgresql import JSONB
+from sqlalchemy.orm import Mapped, mapped_column
+
+from controlplane.kit.db import Base
+from controlplane.kit.moving import Moving
+
+
+class ClusterRow(Moving, Base):
+    """
+    An order for nodes turned into a product.
+    """
+
+    __tablename__ = "clusters"
+    __table_args__ = (
+        Index("ix_clusters_due", "due_at", postgresql_where=text("due_at IS NOT NULL")),
+        Index("uq_clusters_name", "project_id", "name", unique=True, postgresql_where=text("state <> 'deleted'")),
+        Index("ix_clusters_project", "project_id", "id"),
+        Index("ix_clusters_tenant", "tenant_id", "id"),
+    )
+
+    id: Mapped[str] = mapped_column(primary_key=True)
+    """`clu_…`."""
+    tenant_id: Mapped[str] = mapped_column(ForeignKey("tenants.id"))
+    """Whose."""
+    project_id: Mapped[str] = mapped_column(ForeignKey("projects.id"))
+    """Its project."""
+    name: Mapped[str]
+    """Unique per project among what is not deleted."""
+    labels: Mapped[dict[str, Any]] = mapped_column(server_default=text("'{}'::jsonb"))
+    """Free key-value pairs."""
+    kind: Mapped[str]
+    """slurm, baremetal or kubernetes."""
+    site: Mapped[str] = mapped_column(ForeignKey("sites.name"))
+    """Where."""
+    spec: Mapped[dict[str, Any]]
+    """The order as the caller sent it, defaults filled in."""
+    provider_id: Mapped[str | None] = mapped_column(ForeignKey("providers.id"))
+    """Who makes it; known from placement on."""
+    provider_user: Mapped[str] = mapped_column(server_default="")
+    """The account jobs run as at the provider."""
+    placement: Mapped[dict[str, Any]] = mapped_column(server_default=text("'{}'::jsonb"))
+    """{domain_kind, domain_name, explanation}."""
+    issues: Mapped[list[Any]] = mapped_column(JSONB(), server_default=text("'[]'::jsonb"))
+    """[{code, message}] when not running."""
+    checks: Mapped[list[Any]] = mapped_column(JSONB(), server_default=text("'[]'::jsonb"))
+    """Acceptance facts: [{name, result, detail}]."""
+    running_at: Mapped[datetime | None]
+    """When it first ran."""
+    delete_accepted_at: Mapped[datetime | None]
+    """When deletion was accepted."""
+
+
+class NodeSetRow(Base):
+    """
+    Identical nodes inside a cluster.
+    """
+
+    __tablename__ = "node_sets"
+    __table_args__ = (UniqueConstraint("cluster_id", "name"),)
+
+    id: Mapped[str] = mapped_column(primary_key=True)
+    """`nds_…`."""
+    cluster_id: Mapped[str] = mapped_column(ForeignKey("clusters.id"))
+    """Whose part."""
+    tenant_id: Mapped[str]
+    """Whose."""
+    name: Mapped[str]
+    """Unique in the cluster."""
+    instance_type: Mapped[str]
+    """What its nodes are."""
+    count: Mapped[int]
+    """How many are wanted."""
+
+
+class ProviderUserRow(Base):
+    """
+    The account at a provider that a tenant's work runs as; one account never serves two tenants.
+    """
+
+    __tablename__ = "provider_users"
+
+    provider_id: Mapped[str] = mapped_column(ForeignKey("providers.id"), primary_key=True)
+    """Where."""
+    user: Mapped[str] = mapped_column(primary_key=True)
+    """Which account."""
+    tenant_id: Mapped[str]
+    """Whose."""

@@ -1,0 +1,152 @@
+"""
+The life of a cluster as data, and the frozen values its steps get and give. Pure.
+"""
+
+from dataclasses import dataclass, field
+from datetime import datetime
+
+from controlplane.kit.states import State, StateTable
+from controlplane.nodes.states import ProviderRef
+
+DELETE = frozenset({"deleting"})
+
+CLUSTER_STATES = StateTable(
+    kind="cluster",
+    gone="deleted",
+    states=(
+        State("pending", "moving", frozenset({"placing", "failed"}) | DELETE, 600, "failed", says="Ordered."),
+        State(
+            "placing",
+            "moving",
+            frozenset({"provisioning", "failed"}) | DELETE,
+            30 * 86400,
+            "failed",
+            says="Nodes are being chosen.",
+        ),
+        State(
+            "provisioning",
+            "moving",
+            frozenset({"bootstrapping", "failed"}) | DELETE,
+            4 * 3600,
+            "failed",
+            says="Nodes are being deployed.",
+        ),
+        State(
+            "bootstrapping",
+            "moving",
+            frozenset({"verifying", "failed"}) | DELETE,
+            3600,
+            "failed",
+            says="The product is being set up.",
+        ),
+        State("verifying", "moving", frozenset({"running", "failed"}) | DELETE, 3600, "failed", says="Acceptance checks run."),
+        State("running", "settled", frozenset({"degraded", "updating"}) | DELETE, says="In use."),
+        State(
+            "degraded", "settled", frozenset({"running", "updating"}) | DELETE, says="In use with fewer healthy nodes than ordered."
+        ),
+        State("updating", "moving", frozenset({"running", "degraded"}) | DELETE, 4 * 3600, "degraded", says="Being changed."),
+        State("failed", "settled", DELETE, says="Could not be made; holds nothing and costs nothing."),
+        State("deleting", "moving", frozenset({"deleted"}), 3600, None, True, "Being taken down; billing has ended."),
+        State("deleted", "final", says="The provider was seen without it."),
+    ),
+)
+
+
+@dataclass(frozen=True, slots=True)
+class MemberSnapshot:
+    """
+    One allocation of the cluster.
+    """
+
+    allocation_id: str
+    """Token at the provider."""
+    instance_id: str
+    """The tenant's name."""
+    node_id: str
+    """Operators only."""
+    ref: str
+    """Name at the provider."""
+    gpus: int
+    """GPUs it brings."""
+    state: str
+    """held, active, releasing or ended."""
+    node_state: str
+    """Where its node stands."""
+    node_set_id: str
+    """Which set it counts for."""
+    billed: bool
+    """Whether its meter runs."""
+
+
+@dataclass(frozen=True, slots=True)
+class SetSnapshot:
+    """
+    One node set and how many nodes it lacks.
+    """
+
+    id: str
+    """`nds_…`."""
+    name: str
+    """Unique in the cluster."""
+    instance_type: str
+    """What its nodes are."""
+    wanted: int
+    """How many."""
+
+
+@dataclass(frozen=True, slots=True)
+class ClusterSnapshot:
+    """
+    All that a step of a cluster may know.
+    """
+
+    id: str
+    """`clu_…`."""
+    state: str
+    """Where it stands."""
+    step: str
+    """Part of the state."""
+    tenant_id: str
+    """Whose."""
+    project_id: str
+    """Its project."""
+    kind: str
+    """slurm, baremetal or kubernetes."""
+    user: str
+    """Account at the provider."""
+    provider: ProviderRef | None
+    """Who makes it; none before placement."""
+    members: tuple[MemberSnapshot, ...]
+    """Its allocations that are not ended."""
+    sets: tuple[SetSnapshot, ...]
+    """What was ordered."""
+    observe_interval_s: float
+    """How often a settled cluster is looked at."""
+    leaving: frozenset[str] = frozenset()
+    """Allocation ids that an update takes out."""
+
+    @property
+    def lacking(self) -> int:
+        """
+        Nodes ordered and not held.
+        """
+        staying = [m for m in self.members if m.state in {"held", "active"} and m.allocation_id not in self.leaving]
+        return max(0, sum(one.wanted for one in self.sets) - len(staying))
+
+
+@dataclass(frozen=True, slots=True)
+class ClusterFacts:
+    """
+    What a step learnt and `apply` stores with the move.
+    """
+
+    usable_at: dict[str, datetime | None] = field(default_factory=dict)
+    """Allocations that became usable, with the provider's evidence of when; None: the database's clock decides."""
+    checks: tuple[dict[str, str], ...] | None = None
+    """Acceptance facts."""
+    issues: tuple[dict[str, str], ...] | None = None
+    """What is wrong: [{code, message}]."""
+    release: tuple[str, ...] = ()
+    """Allocations the provider was seen without: their nodes may be taken down."""
+    release_reason: str = "released"
+    """Why."""

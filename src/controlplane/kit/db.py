@@ -1,0 +1,124 @@
+"""
+The database: engine, declarative base, scope of a transaction, and transactions that are tried again when Postgres asks for it.
+"""
+
+import random
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any, TypeVar
+
+from sqlalchemy import BigInteger, DateTime, Engine, MetaData, Text, create_engine, text
+from sqlalchemy.dialects.postgresql import ARRAY, JSONB
+from sqlalchemy.exc import DBAPIError
+from sqlalchemy.orm import DeclarativeBase, Session
+
+T = TypeVar("T")
+
+SERIALIZATION_FAILURE = "40001"
+DEADLOCK = "40P01"
+TRIES = 6
+
+
+class Base(DeclarativeBase):
+    """
+    Every row of every room; constraint names are functions of what they constrain.
+    """
+
+    metadata = MetaData(
+        naming_convention={
+            "ix": "ix_%(table_name)s_%(column_0_N_name)s",
+            "uq": "uq_%(table_name)s_%(column_0_N_name)s",
+            "ck": "ck_%(table_name)s_%(constraint_name)s",
+            "fk": "fk_%(table_name)s_%(column_0_N_name)s",
+            "pk": "pk_%(table_name)s",
+        }
+    )
+    type_annotation_map = {  # noqa: RUF012 - SQLAlchemy reads it as a class attribute
+        str: Text(),
+        int: BigInteger(),
+        datetime: DateTime(timezone=True),
+        dict[str, Any]: JSONB(),
+        list[Any]: JSONB(),
+        list[str]: ARRAY(Text()),
+    }
+
+
+@dataclass(frozen=True, slots=True)
+class Wall:
+    """
+    What row-level security lets a transaction see: everything, one reseller's tenants, or one tenant. The empty wall sees nothing.
+    """
+
+    everything: bool = False
+    """Operators and workers."""
+    reseller_id: str = ""
+    """All tenants of this reseller."""
+    tenant_id: str = ""
+    """This tenant only."""
+
+
+EVERYTHING = Wall(everything=True)
+SET_WALL = text(
+    "SELECT set_config('cp.scope', :scope, true), set_config('cp.reseller', :reseller, true), set_config('cp.tenant', :tenant, true)"
+)
+
+
+def make_engine(url: str, *, pool_size: int = 12, application: str = "controlplane") -> Engine:
+    """
+    An engine whose connections give up on locks and idle transactions in bounded time and are tested before use.
+    """
+    return create_engine(
+        url.replace("postgresql://", "postgresql+psycopg://", 1),
+        pool_size=pool_size,
+        max_overflow=4,
+        pool_timeout=10,
+        pool_pre_ping=True,
+        pool_use_lifo=True,
+        query_cache_size=1500,
+        connect_args={
+            "application_name": application,
+            "connect_timeout": 5,
+            "prepare_threshold": 3,
+            "options": "-c timezone=UTC -c lock_timeout=15s -c idle_in_transaction_session_timeout=60s -c statement_timeout=60s",
+        },
+    )
+
+
+def raise_wall(session: Session, wall: Wall) -> None:
+    """
+    The rest of this transaction sees only what the wall allows; the setting ends with the transaction.
+    """
+    session.execute(SET_WALL, {"scope": "all" if wall.everything else "", "reseller": wall.reseller_id, "tenant": wall.tenant_id})
+
+
+def in_transaction(engine: Engine, wall: Wall, work: Callable[[Session], T]) -> T:
+    """
+    `work` has run in one committed transaction behind the wall; serialization failures and deadlocks are tried again with jitter.
+    """
+    for attempt in range(TRIES):
+        try:
+            with Session(engine, expire_on_commit=False) as session, session.begin():
+                raise_wall(session, wall)
+                return work(session)
+        except DBAPIError as error:
+            if sqlstate(error) not in {SERIALIZATION_FAILURE, DEADLOCK} or attempt == TRIES - 1:
+                raise
+            time.sleep(random.uniform(0.005, 0.05) * (attempt + 1))  # noqa: S311 - jitter, not a secret
+    raise AssertionError("unreachable")
+
+
+def sqlstate(error: DBAPIError) -> str:
+    """
+    The five-character code of a database error, or an empty string.
+    """
+    return str(getattr(error.orig, "sqlstate", None) or "")
+
+
+def constraint_name(error: DBAPIError) -> str:
+    """
+    The constraint that was violated, or an empty string.
+    """
+    diagnostics = getattr(error.orig, "diag", None)
+    return str(getattr(diagnostics, "constraint_name", None) or "")

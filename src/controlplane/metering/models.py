@@ -1,0 +1,94 @@
+"""
+Rows of what was held and for how long, and of what it costs.
+"""
+
+from datetime import datetime
+from decimal import Decimal
+
+from sqlalchemy import CheckConstraint, ForeignKey, Index, Numeric, UniqueConstraint
+from sqlalchemy.dialects.postgresql import TSTZRANGE, ExcludeConstraint, Range
+from sqlalchemy.orm import Mapped, mapped_column
+
+from controlplane.kit.clock import CpClock
+from controlplane.kit.db import Base
+
+
+class IntervalRow(Base):
+    """
+    One allocation was billable over a half-open interval of UTC; open while the upper bound is missing.
+    """
+
+    __tablename__ = "meter_intervals"
+    __table_args__ = (
+        ExcludeConstraint(("allocation_id", "="), ("during", "&&"), name="ex_meter_intervals_once", using="gist"),
+        CheckConstraint("lower_inc(during) AND NOT upper_inc(during) AND NOT lower_inf(during)", name="half_open"),
+        Index("ix_meter_intervals_tenant", "tenant_id", "id"),
+        Index("ix_meter_intervals_cluster", "cluster_id"),
+        Index("ix_meter_intervals_allocation", "allocation_id"),
+    )
+
+    id: Mapped[str] = mapped_column(primary_key=True)
+    """`mtr_…`."""
+    tenant_id: Mapped[str]
+    """Who pays."""
+    project_id: Mapped[str]
+    """For which project."""
+    cluster_id: Mapped[str]
+    """For which cluster."""
+    allocation_id: Mapped[str]
+    """Which allocation."""
+    instance_id: Mapped[str]
+    """The tenant's name of the node."""
+    instance_type: Mapped[str]
+    """What was held."""
+    site: Mapped[str]
+    """Where."""
+    gpus: Mapped[int]
+    """GPUs of the node."""
+    mode: Mapped[str] = mapped_column(server_default="on_demand")
+    """on_demand, reserved or spot."""
+    during: Mapped[Range[datetime]] = mapped_column(TSTZRANGE())
+    """[usable, release accepted)."""
+    opened_by: Mapped[str]
+    """Evidence of the start: operation or claim."""
+    closed_by: Mapped[str] = mapped_column(server_default="")
+    """Evidence of the end."""
+
+
+class PriceBookRow(Base):
+    """
+    One dated version of a price list.
+    """
+
+    __tablename__ = "price_books"
+    __table_args__ = (UniqueConstraint("reseller_id", "number"),)
+
+    id: Mapped[str] = mapped_column(primary_key=True)
+    """`prb_…`."""
+    reseller_id: Mapped[str] = mapped_column(ForeignKey("resellers.id"))
+    """Whose list; the platform's is the base."""
+    number: Mapped[int]
+    """1, 2, 3, …"""
+    currency: Mapped[str]
+    """ISO 4217."""
+    valid_from: Mapped[datetime]
+    """It holds from this moment until a later one does."""
+    created_at: Mapped[datetime] = mapped_column(server_default=CpClock())
+    """Database clock."""
+
+
+class PriceRow(Base):
+    """
+    The price of one instance type in one mode.
+    """
+
+    __tablename__ = "prices"
+
+    price_book_id: Mapped[str] = mapped_column(ForeignKey("price_books.id"), primary_key=True)
+    """Which version of the list."""
+    instance_type: Mapped[str] = mapped_column(primary_key=True)
+    """What."""
+    mode: Mapped[str] = mapped_column(primary_key=True)
+    """on_demand, reserved or spot."""
+    per_gpu_hour: Mapped[Decimal] = mapped_column(Numeric(18, 6))
+    """In the book's currency."""

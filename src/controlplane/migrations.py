@@ -1,0 +1,102 @@
+"""
+Schema changes: run once at a time under a lock that ends with its connection, then what the code knows as data is copied in.
+"""
+
+import importlib
+from pathlib import Path
+
+from alembic.config import Config
+from alembic.script import ScriptDirectory
+from sqlalchemy import Connection, text
+
+from alembic import command
+from controlplane.clusters.states import CLUSTER_STATES
+from controlplane.jobs.states import JOB_STATES
+from controlplane.kit.db import make_engine
+from controlplane.nodes.states import NODE_STATES
+
+ROOMS = ("identity", "catalog", "quotas", "metering", "nodes", "clusters", "jobs")
+KIT_ROWS = ("audit", "events", "moving", "operations")
+LOCK = 7306125091  # any constant: the name of the one advisory lock that migrations take
+APP_ROLE = "controlplane_app"
+
+
+def load_rows() -> None:
+    """
+    Every table of the product is in the metadata.
+    """
+    for room in ROOMS:
+        importlib.import_module(f"controlplane.{room}.models")
+    for part in KIT_ROWS:
+        importlib.import_module(f"controlplane.kit.{part}")
+
+
+def configuration() -> Config:
+    """
+    Alembic's settings, found beside the source tree or in the working directory.
+    """
+    for root in (Path(__file__).resolve().parents[2], Path.cwd()):
+        if (root / "alembic.ini").is_file():
+            return Config(root / "alembic.ini")
+    raise FileNotFoundError("alembic.ini was found neither beside the source nor in the working directory")
+
+
+def head() -> str:
+    """
+    The newest revision that this code knows.
+    """
+    return ScriptDirectory.from_config(configuration()).get_current_head() or ""
+
+
+def upgrade(owner_url: str, revision: str = "head") -> None:
+    """
+    The database is at the revision. Of several callers one works and the others wait; a killed one leaves no lock behind.
+    """
+    engine = make_engine(owner_url, pool_size=1, application="controlplane-migrate")
+    try:
+        with engine.connect() as holder:
+            holder.execute(text("SET lock_timeout = '120s'"))
+            holder.execute(text("SELECT pg_advisory_lock(:lock)"), {"lock": LOCK})
+            holder.commit()
+            try:
+                with engine.begin() as connection:
+                    settings = configuration()
+                    settings.attributes["connection"] = connection
+                    command.upgrade(settings, revision)
+                    copy_moves(connection)
+            finally:
+                holder.execute(text("SELECT pg_advisory_unlock(:lock)"), {"lock": LOCK})
+                holder.commit()
+    finally:
+        engine.dispose()
+
+
+def copy_moves(connection: Connection) -> None:
+    """
+    The table that the database checks state changes against holds exactly the moves of the code's state tables.
+    """
+    connection.execute(text("DELETE FROM state_moves"))
+    rows = [
+        {"kind": table.kind, "before": before, "after": after}
+        for table in (NODE_STATES, CLUSTER_STATES, JOB_STATES)
+        for before, after in table.moves()
+    ]
+    connection.execute(text("INSERT INTO state_moves (kind, before, after) VALUES (:kind, :before, :after)"), rows)
+
+
+def ensure_app_role(owner_url: str, role: str, password: str) -> None:
+    """
+    The application's role exists with this password, owns nothing, bypasses nothing and may use the tables as granted.
+    """
+    engine = make_engine(owner_url, pool_size=1, application="controlplane-migrate").execution_options(isolation_level="AUTOCOMMIT")
+    try:
+        with engine.connect() as connection:
+            quoted = connection.dialect.identifier_preparer.quote_identifier(role)
+            exists = connection.execute(text("SELECT 1 FROM pg_roles WHERE rolname = :role"), {"role": role}).first()
+            literal = connection.execute(text("SELECT quote_literal(CAST(:password AS text))"), {"password": password}).scalar_one()
+            verb = "ALTER" if exists else "CREATE"
+            flags = "LOGIN NOSUPERUSER NOCREATEDB NOCREATEROLE NOBYPASSRLS NOREPLICATION"
+            connection.exec_driver_sql(f"{verb} ROLE {quoted} {flags} PASSWORD {literal}".replace("%", "%%"))
+            connection.exec_driver_sql(f"GRANT cp_application TO {quoted}")
+    finally:
+        engine.dispose()

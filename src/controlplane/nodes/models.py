@@ -1,0 +1,210 @@
+"""
+Rows of the fleet: providers, nodes, who holds them, their wipes, holds and health.
+"""
+
+from datetime import datetime
+from typing import Any
+
+from sqlalchemy import CheckConstraint, ForeignKey, Index, LargeBinary, UniqueConstraint, text
+from sqlalchemy.dialects.postgresql import JSONB, TSTZRANGE, ExcludeConstraint, Range
+from sqlalchemy.orm import Mapped, mapped_column
+
+from controlplane.kit.clock import CpClock
+from controlplane.kit.db import Base
+from controlplane.kit.moving import Moving
+
+
+class ProviderRow(Base):
+    """
+    A system below us, as the operator registered it.
+    """
+
+    __tablename__ = "providers"
+    __table_args__ = (CheckConstraint("state IN ('active','disabled','deleted')", name="state"),)
+
+    id: Mapped[str] = mapped_column(primary_key=True)
+    """`prv_…`."""
+    name: Mapped[str] = mapped_column(unique=True)
+    """For operators."""
+    adapter: Mapped[str]
+    """Entry point name: `simulated`, `slurm`."""
+    site: Mapped[str] = mapped_column(ForeignKey("sites.name"))
+    """The one site its machines stand in."""
+    state: Mapped[str] = mapped_column(server_default="active")
+    """active, disabled or deleted."""
+    config: Mapped[dict[str, Any]]
+    """Plain settings of the adapter."""
+    sealed: Mapped[bytes | None] = mapped_column(LargeBinary())
+    """Its secrets, sealed (kit.secrets) under the row's id."""
+    capabilities: Mapped[dict[str, Any]] = mapped_column(server_default=text("'{}'::jsonb"))
+    """What the peer said it can do."""
+    shared: Mapped[bool] = mapped_column(server_default=text("true"))
+    """Whether several tenants may hold its nodes at once; false where its members cannot be scrubbed."""
+    seen_at: Mapped[datetime | None]
+    """When it last answered."""
+    created_at: Mapped[datetime] = mapped_column(server_default=CpClock())
+    """Database clock."""
+    updated_at: Mapped[datetime] = mapped_column(server_default=CpClock())
+    """Database clock."""
+    version: Mapped[int] = mapped_column(server_default="1")
+    """Shown as ETag; also the adapter cache's key."""
+
+
+class NodeRow(Moving, Base):
+    """
+    One machine.
+    """
+
+    __tablename__ = "nodes"
+    __table_args__ = (
+        UniqueConstraint("provider_id", "ref"),
+        Index("ix_nodes_due", "due_at", postgresql_where=text("due_at IS NOT NULL")),
+        Index("ix_nodes_available", "site", "instance_type", postgresql_where=text("state = 'available'")),
+        Index("ix_nodes_attention", "id", postgresql_where=text("attention <> ''")),
+    )
+
+    id: Mapped[str] = mapped_column(primary_key=True)
+    """`nod_…`; operators only."""
+    provider_id: Mapped[str] = mapped_column(ForeignKey("providers.id"))
+    """Who drives it."""
+    ref: Mapped[str]
+    """Its name there."""
+    site: Mapped[str] = mapped_column(ForeignKey("sites.name"))
+    """Where it stands."""
+    block: Mapped[str]
+    """Spine group."""
+    leaf: Mapped[str]
+    """Where its rails meet."""
+    rack: Mapped[str]
+    """Which rack."""
+    nvlink_domain: Mapped[str | None]
+    """The rack-wide NVLink domain; none where the node is its own."""
+    instance_type: Mapped[str] = mapped_column(ForeignKey("instance_types.name"))
+    """What it is sold as."""
+    gpus: Mapped[int]
+    """How many it should have."""
+    allocation_id: Mapped[str | None]
+    """The allocation that holds it; none when nobody does."""
+    task_id: Mapped[str | None]
+    """Token of the inspection, qualification or wipe under way: repeats find the first try by it."""
+    inventory: Mapped[dict[str, Any]] = mapped_column(server_default=text("'{}'::jsonb"))
+    """What inspection found; `findings` where it differs from what was bought."""
+    health: Mapped[str] = mapped_column(server_default="ok")
+    """Worst class of its open reports: ok, info, block_allocation, drain, quarantine."""
+    labels: Mapped[dict[str, Any]] = mapped_column(server_default=text("'{}'::jsonb"))
+    """Free key-value pairs of the operator."""
+
+
+class AllocationRow(Base):
+    """
+    One node held for one cluster over a half-open interval: from being chosen to being wiped.
+    """
+
+    __tablename__ = "allocations"
+    __table_args__ = (
+        CheckConstraint("state IN ('held','active','releasing','ended')", name="state"),
+        CheckConstraint("lower_inc(during) AND NOT upper_inc(during) AND NOT lower_inf(during)", name="half_open"),
+        ExcludeConstraint(("node_id", "="), ("during", "&&"), name="ex_allocations_one_tenant", using="gist"),
+        Index("uq_allocations_active", "node_id", unique=True, postgresql_where=text("state <> 'ended'")),
+        Index("ix_allocations_cluster", "cluster_id", "state"),
+        Index("ix_allocations_tenant", "tenant_id", "id"),
+        Index("uq_allocations_instance", "instance_id", unique=True),
+    )
+
+    id: Mapped[str] = mapped_column(primary_key=True)
+    """`alc_…`: the token at providers."""
+    instance_id: Mapped[str]
+    """`ins_…`: the tenant's name of the node during this allocation."""
+    node_id: Mapped[str] = mapped_column(ForeignKey("nodes.id"))
+    """Which node."""
+    tenant_id: Mapped[str] = mapped_column(ForeignKey("tenants.id"))
+    """Whose."""
+    project_id: Mapped[str] = mapped_column(ForeignKey("projects.id"))
+    """For which project."""
+    cluster_id: Mapped[str]
+    """For which cluster; it has no row of its own when the cluster is gone for good."""
+    node_set_id: Mapped[str]
+    """For which node set."""
+    instance_type: Mapped[str]
+    """What is held."""
+    site: Mapped[str]
+    """Where."""
+    gpus: Mapped[int]
+    """GPUs charged to quota while it is not ended."""
+    state: Mapped[str] = mapped_column(server_default="held")
+    """held: chosen or being deployed; active: deployed; releasing: given back, not wiped yet; ended."""
+    network: Mapped[str]
+    """The tenant network it is attached to."""
+    during: Mapped[Range[datetime]] = mapped_column(TSTZRANGE())
+    """[chosen, wiped)."""
+    release_accepted_at: Mapped[datetime | None]
+    """When giving it back was accepted: billing ends here."""
+    end_reason: Mapped[str] = mapped_column(server_default="")
+    """`released`, `node_failed`, `cancelled`."""
+
+
+class WipeRow(Base):
+    """
+    One wipe of one node.
+    """
+
+    __tablename__ = "wipes"
+    __table_args__ = (Index("ix_wipes_node", "node_id", "requested_at"),)
+
+    id: Mapped[str] = mapped_column(primary_key=True)
+    """`wip_…`: the token at the provider."""
+    node_id: Mapped[str] = mapped_column(ForeignKey("nodes.id"))
+    """Which node."""
+    requested_at: Mapped[datetime] = mapped_column(server_default=CpClock())
+    """Database clock: after the tenancy it follows."""
+    finished_at: Mapped[datetime | None]
+    """As the provider reported."""
+    verified: Mapped[bool] = mapped_column(server_default=text("false"))
+    """Whether the report was complete and every check passed or was allowed to be not measured."""
+    checks: Mapped[list[Any]] = mapped_column(JSONB(), server_default=text("'[]'::jsonb"))
+    """[{name, result, detail}]."""
+
+
+class HoldRow(Base):
+    """
+    A named reason that keeps a node out of placement without changing its state.
+    """
+
+    __tablename__ = "node_holds"
+    __table_args__ = (Index("ix_node_holds_open", "node_id", postgresql_where=text("lifted_at IS NULL")),)
+
+    id: Mapped[str] = mapped_column(primary_key=True)
+    """`hld_…`."""
+    node_id: Mapped[str] = mapped_column(ForeignKey("nodes.id"))
+    """Which node."""
+    reason: Mapped[str]
+    """Why."""
+    created_by: Mapped[str]
+    """Who."""
+    created_at: Mapped[datetime] = mapped_column(server_default=CpClock())
+    """Database clock."""
+    until: Mapped[datetime | None]
+    """When it ends by itself."""
+    lifted_at: Mapped[datetime | None]
+    """When it was lifted."""
+
+
+class HealthReportRow(Base):
+    """
+    What one source says of one node; the latest report of a source and check counts.
+    """
+
+    __tablename__ = "health_reports"
+
+    node_id: Mapped[str] = mapped_column(ForeignKey("nodes.id"), primary_key=True)
+    """Which node."""
+    source: Mapped[str] = mapped_column(primary_key=True)
+    """bmc, scheduler, agent, test, person."""
+    check_name: Mapped[str] = mapped_column(primary_key=True)
+    """What was looked at."""
+    class_: Mapped[str] = mapped_column("class")
+    """ok, info, block_allocation, drain or quarantine: behaviour hangs on this."""
+    message: Mapped[str]
+    """For operators."""
+    at: Mapped[datetime] = mapped_column(server_default=CpClock())
+    """Database clock."""

@@ -1,0 +1,154 @@
+"""
+The life of a node as data, and the frozen values its steps get and give. Pure.
+"""
+
+from dataclasses import dataclass, field
+from datetime import datetime
+from typing import Any
+
+from controlplane.kit.states import State, StateTable
+
+ASIDE = frozenset({"quarantined", "maintenance"})
+
+NODE_STATES = StateTable(
+    kind="node",
+    states=(
+        State("enrolled", "moving", frozenset({"inspecting"}) | ASIDE, 600, says="Known by name; nothing measured yet."),
+        State("inspecting", "moving", frozenset({"qualifying"}) | ASIDE, 3600, "quarantined", says="Its inventory is being read."),
+        State("qualifying", "moving", frozenset({"cleaning"}) | ASIDE, 4 * 3600, "quarantined", says="Acceptance checks run."),
+        State("available", "settled", frozenset({"reserved", "inspecting"}) | ASIDE, says="Wiped, checked and free."),
+        State("reserved", "moving", frozenset({"deploying", "releasing"}), 600, "releasing", says="Chosen for a cluster."),
+        State(
+            "deploying", "moving", frozenset({"active", "releasing"}), 2 * 3600, "releasing", says="Being made ready for a tenant."
+        ),
+        State("active", "settled", frozenset({"releasing"}), says="A tenant's."),
+        State(
+            "releasing",
+            "moving",
+            frozenset({"cleaning", "quarantined"}),
+            3600,
+            "quarantined",
+            True,
+            "Networks detached, then powered off.",
+        ),
+        State(
+            "cleaning",
+            "moving",
+            frozenset({"available"}) | ASIDE,
+            4 * 3600,
+            "quarantined",
+            says="Being wiped; the wipe is verified.",
+        ),
+        State(
+            "quarantined",
+            "settled",
+            frozenset({"inspecting", "maintenance", "repairing", "retired"}),
+            says="Out of use until a person decides.",
+        ),
+        State(
+            "maintenance", "settled", frozenset({"inspecting", "quarantined", "repairing", "retired"}), says="Taken out on purpose."
+        ),
+        State("repairing", "settled", frozenset({"inspecting", "quarantined", "retired"}), says="With whoever repairs it."),
+        State("retired", "final", says="Gone from the fleet."),
+    ),
+)
+
+
+@dataclass(frozen=True, slots=True)
+class ProviderRef:
+    """
+    What a step needs to reach a provider; secrets stay sealed until the adapter is built.
+    """
+
+    id: str
+    """`prv_…`."""
+    adapter: str
+    """Entry point name."""
+    config: dict[str, Any]
+    """Plain settings."""
+    sealed: bytes | None
+    """Sealed secrets."""
+    version: int
+    """Changes when any of it does."""
+
+
+@dataclass(frozen=True, slots=True)
+class Tenancy:
+    """
+    The allocation that holds a node.
+    """
+
+    allocation_id: str
+    """Token at the provider."""
+    tenant_id: str
+    """Whose."""
+    project_id: str
+    """For which project."""
+    cluster_id: str
+    """For which cluster."""
+    network: str
+    """Tenant network."""
+    state: str
+    """held, active or releasing."""
+    release_accepted_at: datetime | None
+    """When giving it back was accepted."""
+
+
+@dataclass(frozen=True, slots=True)
+class Expected:
+    """
+    What was bought, from the catalog.
+    """
+
+    gpu_model: str
+    """As in the catalog."""
+    gpus: int
+    """Per node."""
+    memory_gib: int
+    """Main memory."""
+
+
+@dataclass(frozen=True, slots=True)
+class NodeSnapshot:
+    """
+    All that a step of a node may know.
+    """
+
+    id: str
+    """`nod_…`."""
+    state: str
+    """Where it stands."""
+    step: str
+    """Part of the state."""
+    ref: str
+    """Its name at the provider."""
+    provider: ProviderRef
+    """Who drives it."""
+    expected: Expected
+    """What it should be."""
+    task_id: str | None = None
+    """Token of the inspection, qualification or wipe under way."""
+    tenancy: Tenancy | None = None
+    """Who holds it."""
+    cancel: bool = False
+    """Whether its allocation was given back while it was being deployed."""
+
+
+@dataclass(frozen=True, slots=True)
+class NodeFacts:
+    """
+    What a step learnt and `apply` stores with the move.
+    """
+
+    task_id: str | None = None
+    """A token to remember before the call that uses it."""
+    inventory: dict[str, Any] | None = None
+    """What was found, with `findings`."""
+    wipe_id: str | None = None
+    """The wipe that is reported on."""
+    wipe_finished_at: datetime | None = None
+    """When it finished."""
+    wipe_verified: bool = False
+    """Whether it counts."""
+    checks: tuple[dict[str, str], ...] = field(default=())
+    """[{name, result, detail}] of a wipe or a qualification."""
