@@ -85,7 +85,23 @@ WALLS = {
     "audit_entries": f"tenant_id = {TENANT} OR tenant_id = {RESELLER}",
     "audit_heads": f"tenant_id = {TENANT} OR tenant_id = {RESELLER}",
     "price_books": "true",
-} | dict.fromkeys(("projects", "idempotency_keys", "meter_intervals", "allocations", "clusters", "node_sets", "jobs", "job_logs", "events", "state_history", "operations", "provider_users"), f"tenant_id = {TENANT} OR tenant_id IN {OF_RESELLER}")
+} | dict.fromkeys(
+    (
+        "projects",
+        "idempotency_keys",
+        "meter_intervals",
+        "allocations",
+        "clusters",
+        "node_sets",
+        "jobs",
+        "job_logs",
+        "events",
+        "state_history",
+        "operations",
+        "provider_users",
+    ),
+    f"tenant_id = {TENANT} OR tenant_id IN {OF_RESELLER}",
+)
 READ_ONLY = ("audit_entries", "audit_heads", "state_moves", "alembic_version")
 APPEND_ONLY = ("events", "state_history")
 DELETABLE = ("idempotency_keys", "reseller_domains", "role_bindings", "provider_users", "job_logs", "health_reports")

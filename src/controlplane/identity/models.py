@@ -244,8 +244,8 @@ class IdempotencyRow(Base):
     """Keys of different principals never meet."""
     key: Mapped[str] = mapped_column(primary_key=True)
     """The header as sent."""
-    tenant_id: Mapped[str | None]
-    """Whose."""
+    tenant_id: Mapped[str]
+    """Whose: a tenant, a reseller or `platform`."""
     fingerprint: Mapped[bytes] = mapped_column(LargeBinary())
     """SHA-256 over method, path, query and body."""
     status: Mapped[int]

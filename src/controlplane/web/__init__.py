@@ -1,0 +1,3 @@
+"""
+The edge: everything that knows FastAPI, once for all rooms.
+"""

@@ -1,0 +1,86 @@
+"""
+Pages: ordered by id, which is ordered by age, so that inserts only ever appear after what was already read.
+"""
+
+import base64
+import binascii
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any, Generic, TypeVar
+
+from sqlalchemy import ColumnElement, Select
+from sqlalchemy.orm import Session
+
+from controlplane.kit.errors import FieldError, Invalid
+
+T = TypeVar("T")
+U = TypeVar("U")
+LONGEST_TOKEN = 200
+
+
+@dataclass(frozen=True, slots=True)
+class PageAsk:
+    """
+    Which page is wanted.
+    """
+
+    limit: int = 50
+    """1 to 200 items."""
+    token: str | None = None
+    """`next_page_token` of the page before."""
+
+
+@dataclass(frozen=True, slots=True)
+class Page(Generic[T]):
+    """
+    Some items and where to go on.
+    """
+
+    items: tuple[T, ...]
+    """In stable order."""
+    next_page_token: str | None
+    """None at the end."""
+
+    def map(self, change: Callable[[T], U]) -> "Page[U]":
+        """
+        The same page of other things.
+        """
+        return Page(tuple(change(item) for item in self.items), self.next_page_token)
+
+
+def encode_token(position: str) -> str:
+    """
+    An opaque token for a position.
+    """
+    return base64.urlsafe_b64encode(position.encode()).decode().rstrip("=")
+
+
+def decode_token(token: str, *, field: str = "query.page_token") -> str:
+    """
+    The position in a token. Raises Invalid for what was never handed out.
+    """
+    try:
+        if len(token) > LONGEST_TOKEN:
+            raise ValueError
+        position = base64.b64decode(token.encode("ascii") + b"=" * (-len(token) % 4), altchars=b"-_", validate=True).decode("ascii")
+        if not position.isprintable():
+            raise ValueError
+    except (ValueError, binascii.Error, UnicodeError):
+        raise Invalid(
+            "The page token is not one of ours.", errors=[FieldError(field, "invalid_token", "Use a next_page_token.")]
+        ) from None
+    return position
+
+
+def fetch_page(session: Session, query: Select[Any], by: ColumnElement[Any], ask: PageAsk) -> Page[Any]:
+    """
+    The asked page of the query's rows, ordered by the id column `by`; rows are entities when the query selects one entity.
+    """
+    if ask.token is not None:
+        query = query.where(by > decode_token(ask.token))
+    result = session.execute(query.order_by(by).limit(ask.limit + 1))
+    rows: Sequence[Any] = result.scalars().all() if len(query.column_descriptions) == 1 else result.all()
+    if len(rows) <= ask.limit:
+        return Page(tuple(rows), None)
+    kept = rows[: ask.limit]
+    return Page(tuple(kept), encode_token(str(getattr(kept[-1], by.key or "id"))))

@@ -1,0 +1,321 @@
+"""
+One endpoint, one thread hop, one transaction.
+
+`endpoint` turns a plain function into a FastAPI route. FastAPI parses and validates on the event loop; everything else (authentication,
+authorisation, transaction, handler, audit, idempotency record, serialisation, commit) runs in a single hop to the thread pool, and
+the answer leaves only after the commit.
+"""
+
+import functools
+import inspect
+import logging
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from fastapi import APIRouter, Query, Request
+from pydantic import BaseModel
+from sqlalchemy import Engine
+from sqlalchemy.exc import DBAPIError, OperationalError
+from sqlalchemy.exc import TimeoutError as PoolTimeout
+from sqlalchemy.orm import Session
+from starlette.responses import Response
+
+from controlplane.kit import audit, crashpoints
+from controlplane.kit.access import Authenticator, Principal
+from controlplane.kit.clock import rfc3339, utc_now
+from controlplane.kit.db import DEADLOCK, EVERYTHING, SERIALIZATION_FAILURE, raise_wall, sqlstate
+from controlplane.kit.errors import DomainError, FieldError, Forbidden, Invalid, NotFound, Unavailable
+from controlplane.web.call import Call, Reply
+from controlplane.web.problems import document, problem
+from controlplane.web.repeat import Remembered, Repeat, remember, reserve
+from controlplane.web.schemas import Problem
+
+log = logging.getLogger(__name__)
+TRIES = 4
+NUMERIC_OUT_OF_RANGE = "22003"
+UNSTORABLE_TEXT = {"22021", "22P05"}
+Audience = Literal["operator", "reseller", "tenant", "any"]
+LEVELS: dict[Audience, frozenset[str]] = {
+    "operator": frozenset({"platform"}),
+    "reseller": frozenset({"reseller", "platform"}),
+    "tenant": frozenset({"tenant", "project"}),
+    "any": frozenset({"platform", "reseller", "tenant", "project"}),
+}
+PROBLEMS: dict[int, str] = {
+    401: "No accepted credential.",
+    403: "The credential does not allow this.",
+    404: "It does not exist, or this credential may not see it.",
+    409: "The present state, a quota or the capacity does not allow this.",
+    412: "If-Match names an older version.",
+    413: "The request is too large.",
+    422: "The request is malformed.",
+    428: "If-Match is required.",
+    429: "Too many requests.",
+    503: "A part that is needed is down.",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Edge:
+    """
+    What endpoints need of the application; stands in `app.state.edge`.
+    """
+
+    engine: Engine
+    """The application role's engine."""
+    authenticator: Authenticator
+    """The identity room's."""
+    nudge: Callable[[list[tuple[str, str]]], None]
+    """Wakes workers for (kind, id); never blocks, never fails."""
+
+
+@dataclass(frozen=True, slots=True)
+class Rule:
+    """
+    How one route is guarded; tests walk these.
+    """
+
+    permission: str
+    """`noun:verb`, or empty where any accepted credential will do."""
+    audience: Audience
+    """Which levels of keys may call it."""
+    mutates: bool
+    """Whether it changes anything: then it is audited."""
+    repeatable: bool
+    """Whether Idempotency-Key is honoured."""
+    works_suspended: bool
+    """Whether a suspended caller may still use it."""
+    query: frozenset[str]
+    """Query parameters it knows."""
+
+
+def endpoint(
+    router: APIRouter,
+    method: Literal["GET", "POST", "PUT", "PATCH", "DELETE"],
+    path: str,
+    *,
+    permission: str,
+    audience: Audience = "tenant",
+    status: int = 200,
+    answer: type[BaseModel] | None = None,
+    summary: str,
+    problems: tuple[int, ...] = (),
+    mutates: bool | None = None,
+    dry_run: bool = False,
+    tags: list[str] | None = None,
+    works_suspended: bool | None = None,
+) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+    """
+    The function is served at the path. Its first parameter is the `Call`; the rest is declared as FastAPI knows it.
+    """
+    changes = method != "GET" if mutates is None else mutates
+
+    def register(function: Callable[..., Any]) -> Callable[..., Any]:
+        signature, known = _outer_signature(function, path, dry_run=dry_run)
+        rule = Rule(
+            permission=permission,
+            audience=audience,
+            mutates=changes,
+            repeatable=method == "POST",
+            works_suspended=method == "DELETE" if works_suspended is None else works_suspended,
+            query=known,
+        )
+
+        @functools.wraps(function)
+        def serve(*args: Any, **kwargs: Any) -> Response:
+            return _serve(function, rule, status, kwargs.pop("request_"), *args, **kwargs)
+
+        serve.__signature__ = signature  # type: ignore[attr-defined]
+        serve.__annotations__ = {name: one.annotation for name, one in signature.parameters.items()} | {"return": Response}
+        serve.rule = rule  # type: ignore[attr-defined]
+        declared = {401, 403, 422, 429, 503, *problems} | ({404} if "{" in path else set()) | ({409} if method == "POST" else set())
+        router.add_api_route(
+            path,
+            serve,
+            methods=[method],
+            status_code=status,
+            response_model=answer,
+            summary=summary,
+            description=inspect.cleandoc(function.__doc__ or summary),
+            operation_id=function.__name__,
+            tags=list(tags) if tags else None,
+            responses={code: _declared(code) for code in sorted(declared)},
+            openapi_extra={
+                "x-permission": permission,
+                "x-audience": audience,
+                **({"parameters": _headers(rule)} if _headers(rule) else {}),
+            },
+        )
+        return function
+
+    return register
+
+
+def _outer_signature(function: Callable[..., Any], path: str, *, dry_run: bool) -> tuple[inspect.Signature, frozenset[str]]:
+    inner = list(inspect.signature(function).parameters.values())[1:]
+    outer = [inspect.Parameter("request_", inspect.Parameter.KEYWORD_ONLY, annotation=Request)]
+    known = set()
+    for one in inner:
+        outer.append(one.replace(kind=inspect.Parameter.KEYWORD_ONLY))
+        is_body = inspect.isclass(one.annotation) and issubclass(one.annotation, BaseModel)
+        if f"{{{one.name}}}" not in path and not is_body:
+            known.add(one.name)
+    if dry_run:
+        flag = Query(False, description="Answer what would happen and change nothing.")
+        outer.append(inspect.Parameter("dry_run", inspect.Parameter.KEYWORD_ONLY, default=flag, annotation=bool))
+        known.add("dry_run")
+    return inspect.Signature(outer), frozenset(known)
+
+
+def _declared(code: int) -> dict[str, Any]:
+    return {"model": Problem, "description": PROBLEMS[code], "content": {"application/problem+json": {}}}
+
+
+def _headers(rule: Rule) -> list[dict[str, Any]]:
+    if not rule.repeatable:
+        return []
+    return [
+        {
+            "name": "Idempotency-Key",
+            "in": "header",
+            "required": False,
+            "description": "A repeat with the same key and body within 24 h is given the first answer.",
+            "schema": {"type": "string", "minLength": 1, "maxLength": 255, "pattern": "^[!-~]+$"},
+        }
+    ]
+
+
+def _serve(function: Callable[..., Any], rule: Rule, status: int, request: Request, **kwargs: Any) -> Response:
+    edge: Edge = request.app.state.edge
+    request_id: str = request.state.request_id
+    principal: Principal | None = None
+    try:
+        principal = edge.authenticator.authenticate(request.headers.get("authorization"), request.state.client)
+        request.state.principal = principal
+        request.state.limiter.check_key(principal, cheap=request.method == "DELETE")
+        _allow(principal, rule, request)
+        return _with_retries(edge, function, rule, status, request, principal, kwargs)
+    except DomainError as error:
+        if principal is not None and rule.mutates and isinstance(error, (Forbidden, NotFound)):
+            _audit_denied(edge, principal, rule, request, error)
+        return problem(error, request_id)
+    except (OperationalError, PoolTimeout) as error:
+        log.warning("database unavailable", extra={"request_id": request_id, "kind": type(error).__name__})
+        return problem(Unavailable("The database does not answer; the request changed nothing. Try again soon."), request_id)
+    except DBAPIError as error:
+        if sqlstate(error) in UNSTORABLE_TEXT | {NUMERIC_OUT_OF_RANGE}:
+            return document(422, "invalid_request", "The request is malformed", "A value cannot be stored.", request_id)
+        raise
+
+
+def _allow(principal: Principal, rule: Rule, request: Request) -> None:
+    unknown = sorted(set(request.query_params) - rule.query)
+    if unknown:
+        fields = [
+            FieldError(f"query.{name[:60]}", "unknown_parameter", "This parameter is not known here.") for name in unknown[:20]
+        ]
+        raise Invalid(f"Unknown query parameter: {unknown[0][:60]!r}.", errors=fields)
+    if principal.suspended and not rule.works_suspended:
+        raise Forbidden("The account is suspended; only deletes are served.", code="suspended")
+    if principal.scope_kind not in LEVELS[rule.audience]:
+        raise Forbidden(f"This is for {rule.audience} keys.", code="wrong_audience")
+    if rule.permission:
+        principal.require(rule.permission)
+
+
+def _with_retries(
+    edge: Edge,
+    function: Callable[..., Any],
+    rule: Rule,
+    status: int,
+    request: Request,
+    principal: Principal,
+    kwargs: dict[str, Any],
+) -> Response:
+    dry_run = bool(kwargs.pop("dry_run", False))
+    for attempt in range(TRIES):
+        call = Call(
+            session=Session(edge.engine, expire_on_commit=False),
+            principal=principal,
+            request_id=request.state.request_id,
+            if_match=request.headers.get("if-match"),
+            dry_run=dry_run,
+        )
+        try:
+            with call.session:
+                response = _in_one_transaction(function, rule, status, request, call, kwargs)
+        except DBAPIError as error:
+            if sqlstate(error) not in {SERIALIZATION_FAILURE, DEADLOCK} or attempt == TRIES - 1:
+                raise
+            time.sleep(0.01 * (attempt + 1))
+            continue
+        if call.nudges and not dry_run:
+            edge.nudge(call.nudges)
+        for action in call.after_commit:
+            action()
+        return response
+    raise AssertionError("unreachable")
+
+
+def _in_one_transaction(
+    function: Callable[..., Any], rule: Rule, status: int, request: Request, call: Call, kwargs: dict[str, Any]
+) -> Response:
+    session = call.session
+    raise_wall(session, call.principal.wall)
+    repeat = None
+    if rule.repeatable and not call.dry_run:
+        repeat = Repeat.of(request, call.principal)
+        first = reserve(session, repeat) if repeat else None
+        if first is not None:
+            session.rollback()
+            return _response(first.body, first.status, {**first.headers, "Idempotent-Replayed": "true"}, call)
+    result = function(call, **kwargs)
+    reply = result if isinstance(result, Reply) else Reply(result)
+    body = b"" if reply.body is None else reply.body.model_dump_json(by_alias=True).encode()
+    code = reply.status or (200 if call.dry_run and status in {201, 202} else status)
+    headers = dict(reply.headers) | ({"ETag": f'"{reply.etag}"'} if reply.etag is not None else {})
+    if call.dry_run:
+        session.rollback()
+        return _response(body, code, headers, call)
+    if repeat is not None:
+        kept = body if reply.remembered is None else reply.remembered.model_dump_json(by_alias=True).encode()
+        remember(session, repeat, Remembered(code, headers, kept))
+    if rule.mutates:
+        _audit_done(call, rule, request)
+    crashpoints.reach("request.before_commit")
+    session.commit()
+    crashpoints.reach("request.after_commit")
+    return _response(body, code, headers, call)
+
+
+def _response(body: bytes, status: int, headers: dict[str, str], call: Call) -> Response:
+    return Response(body, status, {**headers, "X-Request-Id": call.request_id}, "application/json" if body else None)
+
+
+def _audit_done(call: Call, rule: Rule, request: Request) -> None:
+    entry = audit.AuditEntry(
+        actor=call.principal.id,
+        action=rule.permission or f"self:{request.method.lower()}",
+        target=call.audit_target or request.url.path,
+        outcome="done",
+        request_id=call.request_id,
+        detail={"key_id": call.principal.key_id, **call.audit_detail},
+    )
+    audit.append(call.session, call.principal.audit_chain, entry, at=rfc3339(utc_now()))
+
+
+def _audit_denied(edge: Edge, principal: Principal, rule: Rule, request: Request, error: DomainError) -> None:
+    entry = audit.AuditEntry(
+        actor=principal.id,
+        action=rule.permission or f"self:{request.method.lower()}",
+        target=request.url.path[:500],
+        outcome="denied",
+        request_id=request.state.request_id,
+        detail={"key_id": principal.key_id, "code": error.code},
+    )
+    with Session(edge.engine) as session:
+        raise_wall(session, EVERYTHING)
+        audit.append(session, principal.audit_chain, entry, at=rfc3339(utc_now()))
+        session.commit()
