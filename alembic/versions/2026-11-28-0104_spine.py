@@ -84,11 +84,11 @@ WALLS = {
     "quotas": f"tenant_id IS NULL OR tenant_id = {TENANT} OR reseller_id = {RESELLER}",
     "audit_entries": f"tenant_id = {TENANT} OR tenant_id = {RESELLER}",
     "audit_heads": f"tenant_id = {TENANT} OR tenant_id = {RESELLER}",
+    "idempotency_keys": f"tenant_id = {TENANT} OR tenant_id = {RESELLER}",
     "price_books": "true",
 } | dict.fromkeys(
     (
         "projects",
-        "idempotency_keys",
         "meter_intervals",
         "allocations",
         "clusters",
@@ -187,7 +187,7 @@ def upgrade() -> None:
         "idempotency_keys",
         sa.Column("principal_id", sa.Text(), nullable=False),
         sa.Column("key", sa.Text(), nullable=False),
-        sa.Column("tenant_id", sa.Text(), nullable=True),
+        sa.Column("tenant_id", sa.Text(), nullable=False),
         sa.Column("fingerprint", sa.LargeBinary(), nullable=False),
         sa.Column("status", sa.BigInteger(), nullable=False),
         sa.Column("headers", postgresql.JSONB(astext_type=sa.Text()), nullable=False),
