@@ -1,11 +1,12 @@
 """
-Ports on the loopback address.
+Ports on the loopback address, and the URLs of databases.
 """
 
 from __future__ import annotations
 
 import contextlib
 import socket
+from urllib.parse import quote, unquote, urlsplit, urlunsplit
 
 LOOPBACK = "127.0.0.1"
 CONNECT_TIMEOUT_S = 1.0
@@ -42,3 +43,20 @@ def answers(port: int, host: str = LOOPBACK) -> bool:
     with contextlib.suppress(OSError), socket.create_connection((host, port), timeout=CONNECT_TIMEOUT_S):
         return True
     return False
+
+
+def with_credentials(url: str, user: str, password: str) -> str:
+    """
+    Answers the same database's URL for another user.
+    """
+    parts = urlsplit(url)
+    host = parts.netloc.rpartition("@")[2]
+    return urlunsplit(parts._replace(netloc=f"{quote(user, safe='')}:{quote(password, safe='')}@{host}"))
+
+
+def url_user(url: str) -> tuple[str, str]:
+    """
+    Answers user and password of a database's URL.
+    """
+    parts = urlsplit(url)
+    return unquote(parts.username or ""), unquote(parts.password or "")
