@@ -1,0 +1,323 @@
+"""
+The simulated provider behind the ports: one object that owns machines, makes clusters and runs jobs in a world of its own.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from dataclasses import asdict
+from datetime import datetime
+from pathlib import Path
+from typing import Any, TypeVar, cast
+
+from controlplane.providers.adapters.simulated import batch, effects, groups, metal_views
+from controlplane.providers.adapters.simulated.acts import Act
+from controlplane.providers.adapters.simulated.clock import Clock, real_now_us, to_us
+from controlplane.providers.adapters.simulated.config import SimConfig
+from controlplane.providers.adapters.simulated.durations import uniforms
+from controlplane.providers.adapters.simulated.faults import Played, draw, incomplete, short
+from controlplane.providers.adapters.simulated.founding import found_world
+from controlplane.providers.adapters.simulated.store import Store
+from controlplane.providers.clusters import Capabilities, ClusterList, ClusterSpec, ClusterView, JobSpec, JobView, OutputChunk
+from controlplane.providers.errors import ProviderError
+from controlplane.providers.machines import Deployment, MachineList, MachineView
+from controlplane.providers.registry import AdapterInput
+
+Answer = TypeVar("Answer")
+VERSION = "simulated 1"
+"""What the peer says its version is."""
+_TRIM_EVERY = 4096
+
+
+def build(given: AdapterInput) -> SimulatedProvider:
+    """
+    The adapter over its world, which is made when its file is not there. Raises Permanent for settings that cannot be.
+    """
+    config = SimConfig.from_mapping(given.config)
+    return SimulatedProvider(config, deployment=given.deployment, now=given.now)
+
+
+class SimulatedProvider:
+    """
+    Machines, Clusters, SupportsJobs and SupportsOutput; safe to use from several threads and processes.
+    """
+
+    def __init__(self, config: SimConfig, *, deployment: str, now: Callable[[], datetime]) -> None:
+        self._config = config
+        self._deployment = deployment
+        self._store = Store(Path(config.path))
+        self._clock = Clock(kind=config.clock, now=now)
+        start_us = to_us(now()) if config.clock == "input" else real_now_us()
+        found_world(self._store, config, start_us)
+
+    def close(self) -> None:
+        """
+        This thread's hold on the file is given up.
+        """
+        self._store.close()
+
+    # Machines
+
+    def list_machines(self) -> MachineList:
+        """
+        Every machine the peer has, with its tags.
+        """
+
+        def look(act: Act, at: int) -> tuple[int, bool, list[Any]]:
+            rows = metal_views.machine_rows(act.db, at)
+            whole = act.fault != "partial_list"
+            return at, whole, rows if whole else _part(act, rows)
+
+        at, whole, rows = self._read("list_machines", "*", look)
+        return MachineList(machines=tuple(metal_views.view_of(row, at) for row in rows), complete=whole)
+
+    def observe(self, ref: str) -> MachineView:
+        """
+        The machine as the peer sees it now.
+        """
+        return self._read("observe", ref, lambda act, at: metal_views.machine_view(act.db, at, ref))
+
+    def inspect(self, ref: str, token: str) -> None:
+        """
+        The peer has begun to read the machine's inventory.
+        """
+        self._change("inspect", ref, {"ref": ref, "token": token}, token=token)
+
+    def qualify(self, ref: str, token: str) -> None:
+        """
+        The peer has begun its acceptance checks.
+        """
+        self._change("qualify", ref, {"ref": ref, "token": token}, token=token)
+
+    def deploy(self, deployment: Deployment) -> None:
+        """
+        The peer has begun to deploy.
+        """
+        self._change("deploy", deployment.ref, asdict(deployment), token=deployment.token, tenant=deployment.tenant_id)
+
+    def release(self, ref: str, token: str, *, accepted_at: datetime) -> None:
+        """
+        The tenancy is being ended: networks detached first, then power off.
+        """
+        self._change("release", ref, {"ref": ref, "token": token, "accepted_at": to_us(accepted_at)}, token=token)
+
+    def wipe(self, ref: str, token: str) -> None:
+        """
+        The peer has begun to wipe.
+        """
+        self._change("wipe", ref, {"ref": ref, "token": token}, token=token)
+
+    def power(self, ref: str, *, on: bool, token: str) -> None:
+        """
+        The peer has been asked to switch power.
+        """
+        self._change("power", ref, {"ref": ref, "token": token, "turn_on": on}, token=token)
+
+    # Clusters
+
+    def capabilities(self) -> Capabilities:
+        """
+        What the simulated peer can do.
+        """
+        able = Capabilities(
+            version=VERSION,
+            products=("slurm",),
+            job_output=True,
+            drain=True,
+            accounts=True,
+            walls=("cluster", "user"),
+            scrub=True,
+            notes=("simulated: scripts are played by a small grammar, not run",),
+        )
+        return self._read("capabilities", "*", lambda _act, _at: able)
+
+    def apply_cluster(self, spec: ClusterSpec) -> None:
+        """
+        The peer has been told the whole wanted cluster.
+        """
+        self._change("apply_cluster", spec.cluster_id, asdict(spec), token=spec.cluster_id, tenant=spec.tenant_id)
+
+    def observe_cluster(self, cluster_id: str) -> ClusterView:
+        """
+        The cluster now.
+        """
+        return self._read("observe_cluster", cluster_id, lambda act, at: groups.view(act, cluster_id, at))
+
+    def delete_cluster(self, cluster_id: str) -> None:
+        """
+        The cluster's jobs are cancelled and its objects are being removed.
+        """
+        self._change("delete_cluster", cluster_id, {"cluster_id": cluster_id}, token=cluster_id)
+
+    def list_clusters(self) -> ClusterList:
+        """
+        Every cluster at the peer that carries our marks.
+        """
+
+        def look(act: Act, at: int) -> ClusterList:
+            found = groups.names(act, at)
+            if act.fault == "partial_list":
+                return ClusterList(cluster_ids=tuple(_part(act, list(found))), complete=False)
+            return ClusterList(cluster_ids=found, complete=True)
+
+        return self._read("list_clusters", "*", look)
+
+    def drain(self, cluster_id: str, refs: tuple[str, ...], *, reason: str) -> None:
+        """
+        No new job starts on the members; running ones go on.
+        """
+        self._change("drain", cluster_id, {"cluster_id": cluster_id, "refs": list(refs), "reason": reason})
+
+    def undrain(self, cluster_id: str, refs: tuple[str, ...]) -> None:
+        """
+        Drains with our prefix are lifted; others are left alone.
+        """
+        self._change("undrain", cluster_id, {"cluster_id": cluster_id, "refs": list(refs)})
+
+    # SupportsJobs and SupportsOutput
+
+    def submit(self, job: JobSpec) -> str:
+        """
+        The attempt exists exactly once; the peer's id is returned.
+        """
+        return cast("str", self._change("submit", job.token, asdict(job), token=job.token, tenant=job.tenant_id))
+
+    def find_job(self, cluster_id: str, token: str) -> JobView:
+        """
+        The attempt by its token.
+        """
+        return self._read("find_job", token, lambda act, at: batch.find(act, cluster_id, token, at))
+
+    def list_jobs(self, cluster_id: str) -> tuple[JobView, ...]:
+        """
+        All attempts of the cluster the peer still remembers.
+        """
+
+        def look(act: Act, at: int) -> tuple[JobView, ...]:
+            if act.fault == "partial_list":
+                raise incomplete(f"jobs of {cluster_id}")
+            return batch.list_of(act, cluster_id, at)
+
+        return self._read("list_jobs", cluster_id, look)
+
+    def cancel(self, cluster_id: str, token: str) -> None:
+        """
+        The attempt has been asked to end.
+        """
+        self._change("cancel", token, {"cluster_id": cluster_id, "token": token}, token=token)
+
+    def read_output(self, cluster_id: str, token: str, *, offset: int, limit: int) -> OutputChunk:
+        """
+        Up to `limit` bytes of the attempt's combined output from `offset` on.
+        """
+        return self._read(
+            "read_output", token, lambda act, at: batch.output(act, cluster_id, token, at, offset=offset, limit=limit)
+        )
+
+    # One call
+
+    def _read(self, operation: str, target: str, look: Callable[[Act, int], Answer]) -> Answer:
+        def play(act: Act, played: Played | None) -> Answer:
+            if played is not None and played.preset.error is not None:
+                raise played.error(operation, target)
+            if act.fault == "node_dies":
+                effects.kill(act, target)
+            at = act.now - (act.wait_us("seconds") if act.fault == "stale_read" else 0)
+            return look(act, at)
+
+        return self._call(operation, target, "", "", play, reads=True)
+
+    def _change(self, operation: str, target: str, payload: dict[str, Any], *, token: str = "", tenant: str = "") -> Any:
+        def play(act: Act, played: Played | None) -> Any:
+            when = None if played is None else played.preset.when
+            if played is not None and when == "before":
+                raise played.error(operation, target)
+            if played is not None and when == "late":
+                act.db.execute(
+                    "INSERT INTO late_effects (due_at, deployment, operation, target, token, tenant_id, payload)"
+                    " VALUES (?, ?, ?, ?, ?, ?, ?)",
+                    (act.now + act.wait_us("seconds"), self._deployment, operation, target, token, tenant, json.dumps(payload)),
+                )
+                raise played.error(operation, target)
+            answer = effects.bring_about(act, operation, payload)
+            if when == "twice":
+                effects.bring_about(act, operation, payload)
+            if played is not None and when == "after":
+                raise played.error(operation, target)
+            return answer
+
+        return self._call(operation, target, token, tenant, play, reads=False)
+
+    def _call(
+        self, operation: str, target: str, token: str, tenant: str, play: Callable[[Act, Played | None], Answer], *, reads: bool
+    ) -> Answer:
+        """
+        One transaction: what came late, the fault if any, the effect, and the ledger's line.
+        """
+        failure: ProviderError | None = None
+        answer: Answer | None = None
+        with self._store.change() as db:
+            now = self._clock.now_us(db)
+            self._bring_late(now)
+            played = draw(db, operation, target, tenant)
+            act = self._act(now, played)
+            act.seq = self._enter(act, operation, target, token, tenant, reads=reads)
+            try:
+                answer = play(act, played)
+            except ProviderError as wrong:
+                failure = wrong
+            said = "ok" if failure is None else short(failure)
+            db.execute("UPDATE calls SET effect = ?, answer = ? WHERE seq = ?", (int(act.changed), said, act.seq))
+        if failure is not None:
+            raise failure
+        return cast("Answer", answer)
+
+    def _act(self, now: int, played: Played | None) -> Act:
+        return Act(
+            db=self._store.connection(),
+            now=now,
+            seq=0,
+            seed=self._config.seed,
+            profile=self._config.profile,
+            deployment=self._deployment,
+            requeue=self._config.requeue,
+            need_deployment=self._config.members_need_deployment,
+            fault="" if played is None else played.name,
+            params={} if played is None else played.params,
+        )
+
+    def _enter(self, act: Act, operation: str, target: str, token: str, tenant: str, *, reads: bool) -> int:
+        seq = act.db.execute(
+            "INSERT INTO calls (at, operation, target, token, tenant_id, reads, fault) VALUES (?, ?, ?, ?, ?, ?, ?)",
+            (act.now, operation, target, token, tenant, int(reads), act.fault),
+        ).lastrowid
+        number = int(seq or 0)
+        if number % _TRIM_EVERY == 0:
+            act.db.execute("DELETE FROM calls WHERE reads = 1 AND seq <= ?", (number - self._config.keep_read_calls,))
+        return number
+
+    def _bring_late(self, now: int) -> None:
+        """
+        Effects whose answer was given up on, and that were due by now, have come.
+        """
+        db = self._store.connection()
+        for row in db.execute("SELECT * FROM late_effects WHERE due_at <= ? ORDER BY due_at, id", (now,)).fetchall():
+            db.execute("DELETE FROM late_effects WHERE id = ?", (row["id"],))
+            act = self._act(row["due_at"], None)
+            act.deployment = row["deployment"]
+            act.fault = ""
+            act.seq = self._enter(act, row["operation"], row["target"], row["token"], row["tenant_id"], reads=False)
+            said = "ok"
+            try:
+                effects.bring_about(act, row["operation"], json.loads(row["payload"]))
+            except ProviderError as wrong:
+                said = short(wrong)
+            db.execute(
+                "UPDATE calls SET effect = ?, answer = ?, fault = 'late_success' WHERE seq = ?", (int(act.changed), said, act.seq)
+            )
+
+
+def _part(act: Act, whole: list[Any]) -> list[Any]:
+    share = float(act.params["share"])
+    return [one for index, one in enumerate(whole) if uniforms(act.seed, act.seq, index)[0] < share]

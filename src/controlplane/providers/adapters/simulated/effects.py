@@ -1,0 +1,68 @@
+"""
+Changing calls by name, from what travels: the same for a call that is answered, one that comes twice and one that comes late.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from controlplane.providers.adapters.simulated import batch, groups, metal
+from controlplane.providers.adapters.simulated.acts import Act
+from controlplane.providers.clusters import ClusterSpec, JobSpec, Member
+from controlplane.providers.machines import Deployment
+
+
+def bring_about(act: Act, operation: str, payload: Mapping[str, Any]) -> Any:
+    """
+    The operation has taken effect; what it answers is returned. Raises what the port allows.
+    """
+    answer = _EFFECTS[operation](act, payload)
+    if act.fault == "node_dies":
+        for ref in _refs_of(payload):
+            kill(act, ref)
+            break
+    return answer
+
+
+def kill(act: Act, ref: str) -> None:
+    """
+    The machine will be dead for the fault's time.
+    """
+    dies = act.now + act.wait_us("after_s")
+    act.db.execute(
+        "INSERT INTO outages (ref, from_at, until_at, cause) VALUES (?, ?, ?, 'node fault (simulated)')",
+        (ref, dies, dies + act.wait_us("for_s")),
+    )
+    metal.wake(act.db, ref, act.now)
+
+
+def _refs_of(payload: Mapping[str, Any]) -> list[str]:
+    if "ref" in payload:
+        return [payload["ref"]]
+    return [one["ref"] for one in payload.get("members", ())]
+
+
+def _apply(act: Act, given: Mapping[str, Any]) -> None:
+    members = tuple(Member(**one) for one in given["members"])
+    groups.apply(act, ClusterSpec(**{**given, "members": members}))
+
+
+def _submit(act: Act, given: Mapping[str, Any]) -> str:
+    return batch.submit(act, JobSpec(**{**given, "exclude": tuple(given["exclude"])}))
+
+
+_EFFECTS: Mapping[str, Callable[[Act, Mapping[str, Any]], Any]] = {
+    "inspect": lambda act, given: metal.survey(act, "inspect", given["ref"], given["token"]),
+    "qualify": lambda act, given: metal.survey(act, "qualify", given["ref"], given["token"]),
+    "deploy": lambda act, given: metal.deploy(act, Deployment(**given)),
+    "release": lambda act, given: metal.release(act, given["ref"], given["token"], given["accepted_at"]),
+    "wipe": lambda act, given: metal.wipe(act, given["ref"], given["token"]),
+    "power": lambda act, given: metal.power(act, given["ref"], given["token"], turn_on=given["turn_on"]),
+    "apply_cluster": _apply,
+    "delete_cluster": lambda act, given: groups.delete(act, given["cluster_id"]),
+    "drain": lambda act, given: groups.drain(act, given["cluster_id"], tuple(given["refs"]), given["reason"]),
+    "undrain": lambda act, given: groups.undrain(act, given["cluster_id"], tuple(given["refs"])),
+    "submit": _submit,
+    "cancel": lambda act, given: batch.cancel(act, given["cluster_id"], given["token"]),
+}
