@@ -7,7 +7,6 @@ SHELL := /bin/bash
 MAKEFLAGS += --no-print-directory
 
 PYTHON ?= python3
-DATA_DIR ?= .data
 BIN := .venv/bin
 TEST_PROCESSES ?= 2
 PYTEST_ARGS ?=
@@ -38,7 +37,7 @@ check: dev ## everything that can be checked without running the product
 	$(BIN)/deptry .
 	$(BIN)/yamllint --strict .
 	$(BIN)/hadolint deploy/Dockerfile
-	$(BIN)/compose-lint docker-compose.yml
+	$(BIN)/compose-lint check --fail-on medium --skip-suppressed --quiet docker-compose.yml
 	$(BIN)/shellcheck .ci/run
 	$(BIN)/pytest tests/architecture
 

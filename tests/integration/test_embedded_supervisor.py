@@ -105,7 +105,7 @@ def test_crashed_child_is_started_again_after_its_delay(
     os.kill(before, signal.SIGKILL)
     until(lambda: bool(lines), meanwhile=supervisor.tend)
     assert len(lines) == 1
-    assert lines[0].startswith("child was killed by SIGKILL; starting it again in 0.5 s. Its last words: at work")
+    assert lines[0].startswith("child was killed by SIGKILL; starting it again in 0.5 s. child.log ends with: at work")
     supervisor.tend()
     assert supervisor.pid("child") is None
     clock.now_s += 0.5

@@ -22,6 +22,7 @@ LONGEST_DELAY_S = 15.0
 STEADY_AFTER_S = 30.0
 READY_POLL_S = 0.05
 READY_DEADLINE_S = 60.0
+LONGEST_QUOTE = 160
 
 
 def restart_delay_s(crashes: int) -> float:
@@ -197,10 +198,7 @@ class Supervisor:
         child.crashes += 1
         delay_s = restart_delay_s(child.crashes)
         child.restart_at_s = self.clock() + delay_s
-        self.report(
-            f"{child.spec.name} {ending(code)}; starting it again in {delay_s:g} s."
-            f"{said(child.spec.log_path)} Log: {child.spec.log_path}"
-        )
+        self.report(f"{child.spec.name} {ending(code)}; starting it again in {delay_s:g} s.{said(child.spec.log_path)}")
 
     def _restart(self, child: _Child) -> None:
         child.spec.before_restart()
@@ -225,7 +223,7 @@ def said(log_path: Path) -> str:
     Answers a sentence with the last line of a log; empty when the log is.
     """
     line = spawn.last_line(log_path)
-    return f" Its last words: {line[:200]}" if line else ""
+    return f" {log_path.name} ends with: {line[:LONGEST_QUOTE]}" if line else ""
 
 
 def log_hint(log_path: Path) -> str:
