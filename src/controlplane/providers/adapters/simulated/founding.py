@@ -18,9 +18,7 @@ def found_world(store: Store, config: SimConfig, start_us: int) -> None:
     """
     The file holds the world of the settings. Raises Permanent when it holds another one.
     """
-    if not store.path.exists() or store.path.stat().st_size == 0:
-        fleet = load_fleet(config.fleet)
-        store.create(lambda db: _fill(db, config, fleet, start_us))
+    store.create(lambda db: _fill(db, config, load_fleet(config.fleet), start_us))
     with store.snapshot() as db:
         found = {row["key"]: row["value"] for row in db.execute("SELECT key, value FROM meta")}
     for key, wanted in (("fleet", config.fleet), ("seed", str(config.seed))):

@@ -3,8 +3,8 @@ The small shell that simulated jobs are written in: what a script prints, how lo
 
 Known commands: `echo`, `sleep N`, `exit N`, `true`, `false`, `kill -N $$`, `hostname`, `env`/`printenv`, `export K=V`, `K=V`, and
 `srun` in front of any of them or of `bash -c '...'`/`sh -c '...'`. Commands may be joined by `;` or `&&`. Anything else is taken to
-succeed at once in silence; behind `srun` it prints one line per task that tells where the task ran. `$K` and `${K}` are replaced from
-the job's environment. The grammar is written down in `docs/simulator.md`.
+succeed at once in silence; behind `srun` it prints one line per task that tells where the task ran. `$K` and `${K}` are replaced
+from the job's environment. The grammar is written down in `docs/simulator.md`.
 """
 
 from __future__ import annotations
