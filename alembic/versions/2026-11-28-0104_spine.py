@@ -47,7 +47,8 @@ BEGIN
   END IF;
   RETURN NEW;
 END $$;
-CREATE TRIGGER wiped_before_available BEFORE UPDATE OF state ON nodes FOR EACH ROW
+-- Deferred to the commit: the wipe's record is written in the same transaction, after the move.
+CREATE CONSTRAINT TRIGGER wiped_before_available AFTER UPDATE OF state ON nodes DEFERRABLE INITIALLY DEFERRED FOR EACH ROW
   WHEN (NEW.state = 'available' AND OLD.state IS DISTINCT FROM NEW.state) EXECUTE FUNCTION cp_check_wiped();
 CREATE FUNCTION cp_refuse_available() RETURNS trigger LANGUAGE plpgsql AS $$
 BEGIN
@@ -388,6 +389,7 @@ def upgrade() -> None:
         sa.Column("reseller_id", sa.Text(), nullable=False),
         sa.Column("name", sa.Text(), nullable=False),
         sa.Column("state", sa.Text(), server_default="active", nullable=False),
+        sa.Column("suspended_by", sa.Text(), server_default="", nullable=False),
         sa.Column("labels", postgresql.JSONB(astext_type=sa.Text()), server_default=sa.text("'{}'::jsonb"), nullable=False),
         sa.Column("created_at", sa.DateTime(timezone=True), server_default=sa.text("cp_clock()"), nullable=False),
         sa.Column("updated_at", sa.DateTime(timezone=True), server_default=sa.text("cp_clock()"), nullable=False),
@@ -518,6 +520,8 @@ def upgrade() -> None:
         sa.Column("network", sa.Text(), nullable=False),
         sa.Column("during", postgresql.TSTZRANGE(), nullable=False),
         sa.Column("release_accepted_at", sa.DateTime(timezone=True), nullable=True),
+        sa.Column("charged", sa.Boolean(), server_default=sa.text("true"), nullable=False),
+        sa.Column("leaving", sa.Boolean(), server_default=sa.text("false"), nullable=False),
         sa.Column("end_reason", sa.Text(), server_default="", nullable=False),
         postgresql.ExcludeConstraint(
             (sa.column("node_id"), "="), (sa.column("during"), "&&"), using="gist", name="ex_allocations_one_tenant"
@@ -575,6 +579,7 @@ def upgrade() -> None:
         sa.Column("issues", postgresql.JSONB(astext_type=sa.Text()), server_default=sa.text("'[]'::jsonb"), nullable=False),
         sa.Column("checks", postgresql.JSONB(astext_type=sa.Text()), server_default=sa.text("'[]'::jsonb"), nullable=False),
         sa.Column("running_at", sa.DateTime(timezone=True), nullable=True),
+        sa.Column("charged", sa.Boolean(), server_default=sa.text("true"), nullable=False),
         sa.Column("delete_accepted_at", sa.DateTime(timezone=True), nullable=True),
         sa.Column("state", sa.Text(), nullable=False),
         sa.Column("step", sa.Text(), server_default="", nullable=False),
@@ -708,6 +713,9 @@ def upgrade() -> None:
         sa.Column("name", sa.Text(), nullable=False),
         sa.Column("instance_type", sa.Text(), nullable=False),
         sa.Column("count", sa.BigInteger(), nullable=False),
+        sa.Column("gpus", sa.BigInteger(), nullable=False),
+        sa.Column("gpu_model", sa.Text(), nullable=False),
+        sa.Column("unplaced", sa.BigInteger(), nullable=False),
         sa.ForeignKeyConstraint(["cluster_id"], ["clusters.id"], name=op.f("fk_node_sets_cluster_id")),
         sa.PrimaryKeyConstraint("id", name=op.f("pk_node_sets")),
         sa.UniqueConstraint("cluster_id", "name", name=op.f("uq_node_sets_cluster_id_name")),

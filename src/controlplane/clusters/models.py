@@ -54,6 +54,8 @@ class ClusterRow(Moving, Base):
     """Acceptance facts: [{name, result, detail}]."""
     running_at: Mapped[datetime | None]
     """When it first ran."""
+    charged: Mapped[bool] = mapped_column(server_default=text("true"))
+    """Whether it counts against the quota of clusters."""
     delete_accepted_at: Mapped[datetime | None]
     """When deletion was accepted."""
 
@@ -78,6 +80,12 @@ class NodeSetRow(Base):
     """What its nodes are."""
     count: Mapped[int]
     """How many are wanted."""
+    gpus: Mapped[int]
+    """GPUs of one of its nodes."""
+    gpu_model: Mapped[str]
+    """Their model."""
+    unplaced: Mapped[int]
+    """Nodes whose quota is taken and for which no node is held yet."""
 
 
 class ProviderUserRow(Base):

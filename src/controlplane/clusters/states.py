@@ -150,3 +150,31 @@ class ClusterFacts:
     """Allocations the provider was seen without: their nodes may be taken down."""
     release_reason: str = "released"
     """Why."""
+
+
+@dataclass(frozen=True, slots=True)
+class Home:
+    """
+    A cluster as the jobs that run on it need to know it.
+    """
+
+    cluster_id: str
+    """`clu_…`."""
+    tenant_id: str
+    """Whose."""
+    project_id: str
+    """Its project."""
+    state: str
+    """Where it stands."""
+    kind: str
+    """slurm, baremetal or kubernetes."""
+    user: str
+    """Account at the provider."""
+    provider: ProviderRef | None
+    """Who runs it; none before placement."""
+    instances: dict[str, str]
+    """Active members: name at the provider to the tenant's instance id."""
+    gpus_per_node: int
+    """GPUs of its largest node."""
+    gpu_model: str
+    """As in the catalog, of its first node set."""

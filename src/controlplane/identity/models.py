@@ -76,6 +76,8 @@ class TenantRow(Base):
     """Unique per reseller."""
     state: Mapped[str] = mapped_column(server_default="active")
     """active, suspended, deleting or deleted."""
+    suspended_by: Mapped[str] = mapped_column(server_default="")
+    """Level that suspended it, platform or reseller: a lower one cannot resume it; empty when it is not suspended."""
     labels: Mapped[dict[str, Any]] = mapped_column(server_default=text("'{}'::jsonb"))
     """Free key-value pairs."""
     created_at: Mapped[datetime] = mapped_column(server_default=CpClock())

@@ -76,9 +76,16 @@ class Authenticator(Protocol):
     Turns a credential into a principal.
     """
 
-    def authenticate(self, authorization: str | None, client: IPv4Address | IPv6Address | None) -> Principal:
+    def authenticate(
+        self,
+        authorization: str | None,
+        client: IPv4Address | IPv6Address | None,
+        *,
+        reseller_id: str | None = None,
+    ) -> Principal:
         """
-        The principal of the header. Raises Unauthenticated with the same words for every reason.
+        The principal of the header; on a reseller's domain (`reseller_id`) only one of that reseller. Raises Unauthenticated with the
+        same words for every reason.
         """
         ...
 

@@ -29,7 +29,7 @@ class Wait:
     reason: str
     """What it waits for, in words a tenant may read."""
     retry_in_s: float
-    """Earliest next look, in seconds."""
+    """Earliest next look, in seconds; infinity: not until somebody asks."""
     step: str | None = None
     """The part of the state it has reached; None keeps the present one."""
     facts: Any = None

@@ -139,6 +139,10 @@ class AllocationRow(Base):
     """[chosen, wiped)."""
     release_accepted_at: Mapped[datetime | None]
     """When giving it back was accepted: billing ends here."""
+    charged: Mapped[bool] = mapped_column(server_default=text("true"))
+    """Whether its GPUs count against quota; false once a replacement has taken the charge over."""
+    leaving: Mapped[bool] = mapped_column(server_default=text("false"))
+    """Whether an update takes it out of its cluster."""
     end_reason: Mapped[str] = mapped_column(server_default="")
     """`released`, `node_failed`, `cancelled`."""
 

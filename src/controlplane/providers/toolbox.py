@@ -1,0 +1,214 @@
+"""
+How steps reach providers: adapters built once per version of their settings; calls capped per provider and cut off while a peer is down.
+"""
+
+import logging
+import threading
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from datetime import datetime
+from typing import Any, Protocol, cast
+
+from controlplane.kit import crashpoints
+from controlplane.kit.outcome import Fail, Outcome, Wait
+from controlplane.providers.clusters import Clusters, SupportsJobs, SupportsOutput
+from controlplane.providers.errors import AuthFailed, Busy, NotSent, ProviderError, Transient, Unknown, Unsupported
+from controlplane.providers.machines import Machines
+from controlplane.providers.registry import AdapterInput, build_adapter
+
+log = logging.getLogger(__name__)
+
+OPEN_AFTER = 5  # consecutive calls without an answer before the circuit opens
+OPEN_FOR_S = 5.0
+CAP = 16  # calls in flight per provider and process
+CAP_WAIT_S = 5.0
+
+
+class Reachable(Protocol):
+    """
+    What the toolbox needs to know of a provider; the rooms' ProviderRef is one.
+    """
+
+    @property
+    def id(self) -> str:
+        """
+        Our id of it.
+        """
+        ...
+
+    @property
+    def adapter(self) -> str:
+        """
+        Entry point name.
+        """
+        ...
+
+    @property
+    def config(self) -> dict[str, Any]:
+        """
+        Plain settings.
+        """
+        ...
+
+    @property
+    def sealed(self) -> bytes | None:
+        """
+        Sealed secrets.
+        """
+        ...
+
+    @property
+    def version(self) -> int:
+        """
+        Changes when any of it does.
+        """
+        ...
+
+
+@dataclass
+class Circuit:
+    """
+    Whether a provider answers, and how many calls are under way.
+    """
+
+    slots: threading.BoundedSemaphore = field(default_factory=lambda: threading.BoundedSemaphore(CAP))
+    """Free places."""
+    silent: int = 0
+    """Calls in a row that got no answer."""
+    closed_again_at: float = 0.0
+    """Monotonic time until which nothing is sent."""
+
+    def enter(self) -> None:
+        """
+        A place is taken. Raises NotSent while the circuit is open, Busy when no place comes free.
+        """
+        if self.silent >= OPEN_AFTER and time.monotonic() < self.closed_again_at:
+            raise NotSent("the provider has not answered lately; waiting before the next call", retry_in_s=OPEN_FOR_S)
+        if not self.slots.acquire(timeout=CAP_WAIT_S):
+            raise Busy("too many calls to the provider are under way", retry_in_s=1.0)
+
+    def leave(self, *, answered: bool) -> None:
+        """
+        The place is free again, and the answer, or its absence, is counted.
+        """
+        self.slots.release()
+        self.silent = 0 if answered else self.silent + 1
+        if self.silent >= OPEN_AFTER:
+            self.closed_again_at = time.monotonic() + OPEN_FOR_S
+
+
+class Guarded:
+    """
+    An adapter whose every call goes through its provider's circuit and the crash points.
+    """
+
+    def __init__(self, adapter: object, circuit: Circuit) -> None:
+        self._adapter = adapter
+        self._circuit = circuit
+
+    def __getattr__(self, name: str) -> Any:
+        target = getattr(self._adapter, name)
+        if not callable(target):
+            return target
+
+        def call(*args: Any, **kwargs: Any) -> Any:
+            self._circuit.enter()
+            answered = True
+            try:
+                crashpoints.reach("call.before")
+                result = target(*args, **kwargs)
+                crashpoints.reach("call.after")
+            except (Unknown, NotSent):
+                answered = False
+                raise
+            else:
+                return result
+            finally:
+                self._circuit.leave(answered=answered)
+
+        return call
+
+
+class Toolbox:
+    """
+    What a step is given besides its snapshot.
+    """
+
+    def __init__(
+        self, *, deployment: str, now: Callable[[], datetime], open_secrets: Callable[[str, bytes | None], Mapping[str, str]]
+    ) -> None:
+        self.deployment = deployment
+        self.now = now
+        self._open_secrets = open_secrets
+        self._adapters: dict[str, tuple[int, object]] = {}
+        self._circuits: dict[str, Circuit] = {}
+        self._lock = threading.Lock()
+
+    def adapter(self, provider: Reachable) -> Any:
+        """
+        The provider's adapter behind its guard. Raises Permanent when it is not installed or refuses its settings.
+        """
+        with self._lock:
+            known = self._adapters.get(provider.id)
+            if known is None or known[0] != provider.version:
+                given = AdapterInput(
+                    provider_id=provider.id,
+                    config=provider.config,
+                    secrets=self._open_secrets(provider.id, provider.sealed),
+                    deployment=self.deployment,
+                    now=self.now,
+                )
+                circuit = self._circuits.setdefault(provider.id, Circuit())
+                known = (provider.version, Guarded(build_adapter(provider.adapter, given), circuit))
+                self._adapters[provider.id] = known
+            return known[1]
+
+    def machines(self, provider: Reachable) -> Machines:
+        """
+        The provider as an owner of machines.
+        """
+        return cast("Machines", self.adapter(provider))
+
+    def clusters(self, provider: Reachable) -> Clusters:
+        """
+        The provider as a maker of clusters.
+        """
+        return cast("Clusters", self.adapter(provider))
+
+    def jobs(self, provider: Reachable) -> SupportsJobs:
+        """
+        The provider as a runner of jobs. Raises Unsupported when it is none.
+        """
+        adapter = self.adapter(provider)
+        if not hasattr(adapter, "submit"):
+            raise Unsupported("this provider runs no jobs")
+        return cast("SupportsJobs", adapter)
+
+    def output(self, provider: Reachable) -> SupportsOutput | None:
+        """
+        The provider as a source of job output, or None.
+        """
+        adapter = self.adapter(provider)
+        return cast("SupportsOutput", adapter) if hasattr(adapter, "read_output") else None
+
+    def run(self, step: Callable[[Any, "Toolbox"], Outcome], snapshot: Any, *, attempt: int) -> tuple[Outcome, bool]:
+        """
+        The step's outcome, and whether it failed by a fault of ours. Errors that the step did not expect are folded here.
+        """
+        try:
+            return step(snapshot, self), False
+        except AuthFailed as error:
+            return Wait("The provider refuses our credential; the operator has been told.", 60.0, detail=error.detail), False
+        except Transient as error:
+            return Wait(
+                "The provider does not answer as it should; it is tried again.", error.retry_in_s, detail=error.detail
+            ), False
+        except ProviderError as error:
+            return Fail(error.code, "The provider turned the change down.", detail=error.detail), False
+        except Exception as error:
+            log.exception(
+                "step failed", extra={"step": getattr(step, "__name__", "?"), "resource_id": getattr(snapshot, "id", "?")}
+            )
+            detail = f"{type(error).__name__}"
+            return Wait("Something failed on our side; it is tried again.", min(60.0, 2.0**attempt), detail=detail), True
