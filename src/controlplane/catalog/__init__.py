@@ -1,0 +1,3 @@
+"""
+The catalog: sites, GPU models and instance types.
+"""

@@ -1,0 +1,3 @@
+"""
+Metering: what was held for how long, and what it costs.
+"""

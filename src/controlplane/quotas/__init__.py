@@ -1,0 +1,3 @@
+"""
+Quotas: what a scope may hold, and what it holds.
+"""
