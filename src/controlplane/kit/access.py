@@ -84,8 +84,8 @@ class Authenticator(Protocol):
         reseller_id: str | None = None,
     ) -> Principal:
         """
-        The principal of the header; on a reseller's domain (`reseller_id`) only one of that reseller. Raises Unauthenticated with the
-        same words for every reason.
+        The principal of the header; on a reseller's domain (`reseller_id`) only one of that reseller. Raises Unauthenticated with
+        the same words for every reason.
         """
         ...
 

@@ -192,7 +192,10 @@ def _serve(function: Callable[..., Any], rule: Rule, status: int, request: Reque
     request_id: str = request.state.request_id
     principal: Principal | None = None
     try:
-        principal = edge.authenticator.authenticate(request.headers.get("authorization"), request.state.client)
+        brand = getattr(request.state, "brand", None)  # set where the host is a reseller's domain
+        principal = edge.authenticator.authenticate(
+            request.headers.get("authorization"), request.state.client, reseller_id=brand.reseller_id if brand else None
+        )
         request.state.principal = principal
         request.state.limiter.check_key(principal, cheap=request.method == "DELETE")
         _allow(principal, rule, request)
