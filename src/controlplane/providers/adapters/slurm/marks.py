@@ -1,0 +1,65 @@
+"""
+What we remember on a node itself: its tenancy, and the last qualification and wipe. Slurm keeps it over restarts.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, fields, replace
+from typing import Literal
+
+_HEAD = "cp1"
+Tenancy = Literal["", "deployed", "releasing", "released"]
+
+
+@dataclass(frozen=True, slots=True)
+class Mark:
+    """
+    One node's memory.
+    """
+
+    alloc: str = ""
+    """The allocation it is, or was last, deployed for."""
+    phase: Tenancy = ""
+    """How far that tenancy is."""
+    cluster: str = ""
+    """The cluster of that tenancy."""
+    users: str = ""
+    """Accounts that could run on it since the last verified wipe, joined by `+`."""
+    qualified: str = ""
+    """The token of the last qualification."""
+    wipe: str = ""
+    """The token of the last wipe begun."""
+
+    def with_user(self, user: str) -> Mark:
+        """
+        The same, and the user is among those to scrub.
+        """
+        known = [name for name in self.users.split("+") if name]
+        return self if not user or user in known else replace(self, users="+".join([*known, user]))
+
+    def text(self, deployment: str) -> str:
+        """
+        As it is written on the node.
+        """
+        parts = [f"{item.name}={value}" for item in fields(self) if (value := getattr(self, item.name))]
+        return ";".join([f"{_HEAD}:{deployment}", *parts])
+
+
+class ForeignMark(Exception):
+    """
+    The node's text is somebody else's: another installation's, or a person's.
+    """
+
+
+def read(text: str, deployment: str) -> Mark:
+    """
+    The node's memory; an empty one when nothing is written. Raises ForeignMark.
+    """
+    if not text:
+        return Mark()
+    head, *parts = text.split(";")
+    if head != f"{_HEAD}:{deployment}":
+        raise ForeignMark(text[:80])
+    known = {item.name for item in fields(Mark)}
+    values = dict(part.split("=", 1) for part in parts if "=" in part)
+    return Mark(**{key: value for key, value in values.items() if key in known})  # type: ignore[arg-type]

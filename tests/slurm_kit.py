@@ -1,0 +1,226 @@
+"""
+A real Slurm for tests: one a session, in a folder and on ports of its own, stopped and deleted at the end.
+
+Skips with a reason where the kit is absent or cannot be used; with CONTROLPLANE_CI=1 it fails instead.
+"""
+
+from __future__ import annotations
+
+import base64
+import fcntl
+import os
+import pwd
+import shutil
+import subprocess
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, NoReturn
+
+import pytest
+
+from controlplane.providers.adapters.slurm.adapter import SlurmAdapter, build
+from controlplane.providers.registry import AdapterInput
+from tests.conftest import KITS
+
+KIT = KITS / "slurm" / "slurmkit"
+GPU_MODEL = "H100-SXM5-80GB"
+GPU_TYPE = "h100"
+DEPLOYMENT = "test"
+FIRST_PORT = 18000
+PORTS_EACH = 30
+SLOTS = 400
+# accounts of Debian that own no running process: scrubbing kills what their owners run
+USERS = ("games", "man", "lp", "mail", "news", "uucp", "proxy", "backup", "list", "irc")
+EXTRA = """
+PartitionName=tenants Nodes={nodes} ReqResv=YES MaxTime=INFINITE PriorityTier=1 PreemptMode=REQUEUE
+PartitionName=admin Nodes={nodes} AllowGroups=root MaxTime=INFINITE PriorityTier=1 PreemptMode=OFF
+"""
+
+
+@dataclass(frozen=True)
+class SlurmKit:
+    """
+    A running Slurm and how to reach it.
+    """
+
+    base: Path
+    """Everything of it is below this folder."""
+    port: int
+    """Its first port."""
+    nodes: tuple[str, ...]
+    """NodeNames, each with 8 fake GPUs."""
+    users: tuple[str, ...]
+    """Accounts that tenants may be given, different from those of other kits that run now."""
+    root: str = ""
+    """The chroot of another release; empty for the installed one."""
+
+    @property
+    def url(self) -> str:
+        """
+        Of slurmrestd.
+        """
+        return f"http://127.0.0.1:{self.port + 2}"
+
+    @property
+    def env(self) -> dict[str, str]:
+        """
+        By which the kit's commands find this cluster.
+        """
+        return {**os.environ, "SLURMKIT_BASE": str(self.base), "SLURMKIT_QUIET": "1"}
+
+    def run(self, *arguments: str) -> str:
+        """
+        What a command of the kit printed; it has succeeded.
+        """
+        done = subprocess.run([str(KIT), *arguments], env=self.env, check=False, capture_output=True, text=True, timeout=120)
+        assert done.returncode == 0, f"slurmkit {' '.join(arguments)}: {done.stdout}{done.stderr}"
+        return done.stdout.strip()
+
+    def scontrol(self, *arguments: str) -> str:
+        """
+        What scontrol of this cluster's version printed.
+        """
+        return self.run("exec", "scontrol", *arguments)
+
+    def secrets(self, *, mint: bool = False) -> dict[str, str]:
+        """
+        An administrator's token, or the key to mint tokens with.
+        """
+        if mint:
+            return {"jwt_key": base64.b64encode((self.base / "state" / "jwt_hs256.key").read_bytes()).decode()}
+        return {"token": self.run("token", "root", "7200")}
+
+    def config(self) -> dict[str, Any]:
+        """
+        As an operator would register this Slurm.
+        """
+        work = self.base / "work"
+        return {
+            "url": self.url,
+            "cli": {"argv_prefix": [str(KIT), "exec"], "env": {"SLURMKIT_BASE": str(self.base), "SLURMKIT_QUIET": "1"}},
+            "partition": "tenants",
+            "admin_partition": "admin",
+            "node_gres": {GPU_MODEL: GPU_TYPE},
+            "output_dir": f"{work}/out/{{user}}",
+            "scrub": {"enabled": True, "report_dir": f"{work}/scrub", "timeout_s": 60, "paths": [f"{work}/scratch"]},
+        }
+
+    def adapter(self, clock: Any, *, mint: bool = False, **config: Any) -> SlurmAdapter:
+        """
+        An adapter registered for this Slurm; keyword arguments replace parts of the config.
+        """
+        return build(
+            AdapterInput(
+                provider_id="prv_slurm",
+                config={**self.config(), **config},
+                secrets=self.secrets(mint=mint),
+                deployment=DEPLOYMENT,
+                now=clock,
+            )
+        )
+
+
+@contextmanager
+def running_kit(*, nodes: int = 4, root: str = "", extra: str = "") -> Iterator[SlurmKit]:
+    """
+    A Slurm that lives as long as the block.
+    """
+    if not root:
+        _ensure_installed()
+    kit = _started(nodes, root, extra)
+    try:
+        _prepare(kit)
+        yield kit
+    finally:
+        subprocess.run([str(KIT), "clean"], env=kit.env, check=True, capture_output=True, timeout=120)
+
+
+@pytest.fixture(scope="session")
+def slurm_kit() -> Iterator[SlurmKit]:
+    """
+    The session's Slurm: the installed version, 4 nodes of 8 GPUs.
+    """
+    with running_kit() as kit:
+        yield kit
+
+
+def unusable(reason: str) -> NoReturn:
+    """
+    The test is skipped with the reason; in CI it fails.
+    """
+    if os.environ.get("CONTROLPLANE_CI") == "1":
+        pytest.fail(f"CI must run on a real Slurm, but {reason}")
+    pytest.skip(f"no real Slurm: {reason}")
+
+
+def _ensure_installed() -> None:
+    if not KIT.exists():
+        unusable("the kit is not beside this checkout")
+    if shutil.which("slurmctld") and shutil.which("slurmrestd"):
+        return
+    if os.geteuid() != 0:
+        unusable("Slurm is not installed and only root can install it")
+    with Path("/tmp/controlplane-slurm-install.lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        done = subprocess.run([str(KIT), "install"], check=False, capture_output=True, text=True, timeout=280)
+    if done.returncode:
+        unusable(f"it cannot be installed: {done.stderr[-300:]}")
+
+
+def _started(nodes: int, root: str, extra: str) -> SlurmKit:
+    if os.geteuid() != 0:
+        unusable("jobs can only run as tenants' users when root starts Slurm")
+    said = ""
+    for attempt in range(5):
+        slot = (os.getpid() + attempt * 37) % SLOTS
+        base = Path(f"/tmp/cp-slurm-{os.getpid()}-{attempt}{'-other' if root else ''}")
+        names = f"n[1-{nodes}]" if nodes > 1 else "n1"
+        conf = Path(f"{base}.conf")
+        conf.write_text(EXTRA.format(nodes=names) + extra)
+        kit = SlurmKit(
+            base=base,
+            port=FIRST_PORT + slot * PORTS_EACH,
+            nodes=tuple(f"n{number}" for number in range(1, nodes + 1)),
+            users=_users(slot),
+            root=root,
+        )
+        env: Mapping[str, str] = {
+            **kit.env,
+            "SLURMKIT_PORT": str(kit.port),
+            "SLURMKIT_NODES": str(nodes),
+            "SLURMKIT_EXTRA": str(conf),
+            "SLURMKIT_ROOT": root,
+        }
+        done = subprocess.run([str(KIT), "up"], env=env, check=False, capture_output=True, text=True, timeout=120)
+        conf.unlink()
+        if done.returncode == 0:
+            return kit
+        said = done.stdout + done.stderr
+        subprocess.run([str(KIT), "clean"], env=kit.env, check=False, capture_output=True, timeout=120)
+    pytest.fail(f"Slurm does not start: {said[-1000:]}")
+
+
+def _users(slot: int) -> tuple[str, ...]:
+    pairs = len(USERS) // 2
+    first = slot % pairs
+    return USERS[2 * first], USERS[2 * first + 1]
+
+
+def _prepare(kit: SlurmKit) -> None:
+    """
+    What docs/providers/slurm.md tells an operator to prepare.
+    """
+    for partition in ("batch", "urgent"):
+        kit.scontrol("update", f"partitionname={partition}", "allowgroups=root")
+    work = kit.base / "work"
+    (work / "out").mkdir()
+    for user in kit.users:
+        folder = work / "out" / user
+        folder.mkdir(mode=0o700)
+        os.chown(folder, pwd.getpwnam(user).pw_uid, pwd.getpwnam(user).pw_gid)
+    (work / "scrub").mkdir(mode=0o700)
+    scratch = work / "scratch"
+    scratch.mkdir()
+    scratch.chmod(0o1777)
