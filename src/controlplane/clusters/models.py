@@ -30,6 +30,8 @@ class ClusterRow(Moving, Base):
     """`clu_…`."""
     tenant_id: Mapped[str] = mapped_column(ForeignKey("tenants.id"))
     """Whose."""
+    reseller_id: Mapped[str]
+    """The tenant's reseller."""
     project_id: Mapped[str] = mapped_column(ForeignKey("projects.id"))
     """Its project."""
     name: Mapped[str]

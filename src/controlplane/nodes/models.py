@@ -119,6 +119,8 @@ class AllocationRow(Base):
     """Which node."""
     tenant_id: Mapped[str] = mapped_column(ForeignKey("tenants.id"))
     """Whose."""
+    reseller_id: Mapped[str]
+    """The tenant's reseller."""
     project_id: Mapped[str] = mapped_column(ForeignKey("projects.id"))
     """For which project."""
     cluster_id: Mapped[str]

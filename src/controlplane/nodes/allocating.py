@@ -1,0 +1,206 @@
+"""
+Holding nodes for clusters and giving them back: the only place where allocations begin and end.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any
+
+from sqlalchemy import bindparam, func, insert, select, text, update
+from sqlalchemy.orm import Session
+
+from controlplane.catalog import service as catalog
+from controlplane.kit.clock import CpClock
+from controlplane.kit.events import Event, Move, record
+from controlplane.kit.ids import new_id
+from controlplane.kit.lifecycle import wake
+from controlplane.metering import service as metering
+from controlplane.nodes.models import AllocationRow, NodeRow
+from controlplane.nodes.states import NODE_STATES
+from controlplane.quotas import service as quotas
+
+
+@dataclass(frozen=True, slots=True)
+class Hold:
+    """
+    A node that placement chose.
+    """
+
+    node_id: str
+    """Which node."""
+    cluster_id: str
+    """For which cluster."""
+    node_set_id: str
+    """For which node set."""
+    tenant_id: str
+    """Whose."""
+    reseller_id: str
+    """The tenant's reseller."""
+    project_id: str
+    """For which project."""
+
+
+TAKE = text(
+    """
+    UPDATE nodes n SET state = 'reserved', state_since = cp_clock(), deadline_at = cp_clock() + make_interval(secs => :stay),
+      due_at = cp_clock(), step = '', reason = :reason, version = version + 1, updated_at = cp_clock(), allocation_id = w.allocation_id
+    FROM (SELECT id, allocation_id FROM unnest(CAST(:nodes AS text[]), CAST(:allocations AS text[])) AS u(id, allocation_id)) w
+    WHERE n.id = w.id AND n.state = 'available' AND n.allocation_id IS NULL
+    RETURNING n.id, n.instance_type, n.site, n.gpus, n.allocation_id
+    """
+)
+
+
+def hold(session: Session, wanted: Sequence[Hold]) -> bool:
+    """
+    All the nodes are reserved for their clusters, or none is and False is returned: somebody else was quicker.
+
+    The conditional update decides; a constraint makes a second allocation of a node unstorable besides.
+    """
+    ordered = sorted(wanted, key=lambda one: one.node_id)
+    tokens = [new_id("alc") for _ in ordered]
+    with session.begin_nested() as savepoint:
+        rows = session.execute(
+            TAKE,
+            {
+                "nodes": [one.node_id for one in ordered],
+                "allocations": tokens,
+                "stay": NODE_STATES.by_name["reserved"].longest_stay_s,
+                "reason": "Chosen for a cluster.",
+            },
+        ).all()
+        if len(rows) != len(ordered):
+            savepoint.rollback()
+            return False
+        taken = {row.id: row for row in rows}
+        session.execute(insert(AllocationRow), [_allocation(one, taken[one.node_id]) for one in ordered])
+        record(session, [], [Move("node", one.node_id, "available", "reserved", f"for {one.cluster_id}") for one in ordered])
+    return True
+
+
+def accept_release(session: Session, cluster_id: str, at: datetime) -> None:
+    """
+    Giving back all of the cluster's nodes was accepted at this moment: no second after it is billed.
+    """
+    ids = session.execute(
+        update(AllocationRow)
+        .where(AllocationRow.cluster_id == cluster_id, AllocationRow.state != "ended", AllocationRow.release_accepted_at.is_(None))
+        .values(release_accepted_at=at)
+        .returning(AllocationRow.id)
+    ).scalars()
+    metering.close_intervals(session, list(ids), at=at, evidence=f"release of {cluster_id} accepted")
+
+
+def give_back(session: Session, allocation_ids: Sequence[str], *, reason: str) -> None:
+    """
+    The allocations are being released: their meters have stopped and their nodes are on their way to be wiped.
+    """
+    if not allocation_ids:
+        return
+    at = session.execute(select(CpClock())).scalar_one()
+    rows = session.execute(
+        update(AllocationRow)
+        .where(AllocationRow.id.in_(allocation_ids), AllocationRow.state.in_(("held", "active")))
+        .values(
+            state="releasing",
+            release_accepted_at=func.coalesce(AllocationRow.release_accepted_at, at),
+            end_reason=reason,
+        )
+        .returning(AllocationRow.id, AllocationRow.node_id)
+    ).all()
+    metering.close_intervals(session, [row.id for row in rows], at=at, evidence=f"{reason}")
+    _take_down(session, [row.node_id for row in rows], reason)
+
+
+def _take_down(session: Session, node_ids: Sequence[str], reason: str) -> None:
+    """
+    Active nodes move on to be released; those still being deployed are woken and find out by themselves.
+    """
+    stay = NODE_STATES.by_name["releasing"].longest_stay_s
+    moved = session.execute(
+        text(
+            """
+            UPDATE nodes SET state = 'releasing', step = '', state_since = cp_clock(), due_at = cp_clock(), reason = :reason,
+              deadline_at = cp_clock() + make_interval(secs => :stay), version = version + 1, updated_at = cp_clock()
+            WHERE id IN (SELECT id FROM nodes WHERE id IN :ids AND state = 'active' ORDER BY id FOR UPDATE) RETURNING id
+            """
+        ).bindparams(bindparam("ids", expanding=True)),
+        {"ids": list(node_ids) or [""], "stay": stay, "reason": "Given back."},
+    ).scalars()
+    gone = list(moved)
+    record(
+        session,
+        [Event("node.releasing", "node", node_id, data={"state": "releasing", "before": "active", "reason": reason}) for node_id in gone],
+        [Move("node", node_id, "active", "releasing", reason) for node_id in gone],
+    )
+    wake(session, "nodes", [one for one in node_ids if one not in set(gone)])
+
+
+def end_allocations(session: Session, allocations: Mapping[str, str]) -> None:
+    """
+    The allocations are over and their nodes are nobody's; what they were charged is back in the quota.
+
+    `allocations` maps allocation id to node id.
+    """
+    if not allocations:
+        return
+    at = session.execute(select(CpClock())).scalar_one()
+    table = AllocationRow.__table__
+    rows = session.execute(
+        update(table)  # type: ignore[arg-type]
+        .where(table.c.id.in_(list(allocations)), table.c.state != "ended")
+        .values(
+            state="ended",
+            during=func.tstzrange(func.lower(table.c.during), func.greatest(at, func.lower(table.c.during) + text("interval '1 microsecond'"))),
+            release_accepted_at=func.coalesce(table.c.release_accepted_at, at),
+            end_reason=func.coalesce(func.nullif(table.c.end_reason, ""), "released"),
+        )
+        .returning(
+            table.c.id, table.c.reseller_id, table.c.tenant_id, table.c.project_id, table.c.cluster_id, table.c.gpus, table.c.instance_type, table.c.site, table.c.charged
+        )
+    ).all()
+    metering.close_intervals(session, [row.id for row in rows], at=at, evidence="allocation ended")
+    session.execute(update(NodeRow).where(NodeRow.id.in_(list(allocations.values()))).values(allocation_id=None))
+    facts = catalog.instance_facts(session)
+    returned: dict[quotas.Chain, list[quotas.Need]] = {}
+    for row in rows:
+        if row.charged:
+            need = quotas.Need("gpus", row.gpus, facts[row.instance_type].gpu_model, row.site)
+            returned.setdefault(quotas.Chain(row.reseller_id, row.tenant_id, row.project_id), []).append(need)
+    for chain in sorted(returned, key=str):
+        quotas.give_back(session, chain, returned[chain])
+    wake(session, "clusters", sorted({row.cluster_id for row in rows}))
+
+
+def transfer_charge(session: Session, allocation_ids: Sequence[str]) -> int:
+    """
+    The allocations no longer count against quota because replacements take the charge over; how many did is returned.
+    """
+    if not allocation_ids:
+        return 0
+    changed = session.execute(
+        update(AllocationRow)
+        .where(AllocationRow.id.in_(allocation_ids), AllocationRow.charged, AllocationRow.state != "ended")
+        .values(charged=False)
+        .returning(AllocationRow.id)
+    ).all()
+    return len(changed)
+
+
+def _allocation(one: Hold, node: Any) -> dict[str, object]:
+    return {
+        "id": node.allocation_id,
+        "instance_id": new_id("ins"),
+        "node_id": one.node_id,
+        "tenant_id": one.tenant_id,
+        "reseller_id": one.reseller_id,
+        "project_id": one.project_id,
+        "cluster_id": one.cluster_id,
+        "node_set_id": one.node_set_id,
+        "instance_type": node.instance_type,
+        "site": node.site,
+        "gpus": node.gpus,
+        "network": f"net-{one.tenant_id}",
+        "during": func.tstzrange(CpClock(), None),
+    }

@@ -1,0 +1,32 @@
+"""
+What can go wrong with nodes and providers.
+"""
+
+from controlplane.kit.errors import Conflict, Invalid
+
+
+class WrongState(Conflict):
+    """
+    The node's state does not allow the verb; `state` and `allowed` say more.
+    """
+
+    code = "wrong_state"
+    title = "The state does not allow this"
+
+
+class ProviderInUse(Conflict):
+    """
+    Nodes or clusters still stand on the provider.
+    """
+
+    code = "provider_in_use"
+    title = "The provider is in use"
+
+
+class UnknownAdapter(Invalid):
+    """
+    No adapter of this name is installed.
+    """
+
+    code = "adapter_unknown"
+    title = "There is no such adapter"

@@ -1,0 +1,144 @@
+"""
+Every query of the nodes room.
+"""
+
+from collections.abc import Sequence
+from typing import Any
+
+from sqlalchemy import Row, Select, bindparam, func, or_, select, text
+from sqlalchemy.orm import Session
+
+from controlplane.catalog.service import InstanceFacts
+from controlplane.kit.clock import CpClock
+from controlplane.nodes.models import AllocationRow, HoldRow, NodeRow, ProviderRow
+from controlplane.nodes.states import Expected, NodeSnapshot, ProviderRef, Tenancy
+
+OPEN = ("held", "active", "releasing")
+
+
+def provider_ref(row: Any) -> ProviderRef:
+    """
+    The frozen value of a provider's row.
+    """
+    return ProviderRef(row.id, row.adapter, row.config, row.sealed, row.version)
+
+
+def read_providers(session: Session, ids: Sequence[str]) -> dict[str, ProviderRef]:
+    """
+    The providers by id.
+    """
+    rows = session.execute(
+        select(ProviderRow.id, ProviderRow.adapter, ProviderRow.config, ProviderRow.sealed, ProviderRow.version).where(
+            ProviderRow.id.in_(set(ids))
+        )
+    )
+    return {row.id: provider_ref(row) for row in rows}
+
+
+def read_snapshots(session: Session, node_ids: Sequence[str], facts: dict[str, InstanceFacts]) -> dict[str, NodeSnapshot]:
+    """
+    What steps need of these nodes, in two queries.
+    """
+    rows = session.execute(
+        select(NodeRow, AllocationRow)
+        .outerjoin(AllocationRow, AllocationRow.id == NodeRow.allocation_id)
+        .where(NodeRow.id.in_(node_ids))
+    ).all()
+    providers = read_providers(session, [node.provider_id for node, _ in rows])
+    return {node.id: _snapshot(node, allocation, providers[node.provider_id], facts[node.instance_type]) for node, allocation in rows}
+
+
+def _snapshot(node: NodeRow, allocation: AllocationRow | None, provider: ProviderRef, facts: InstanceFacts) -> NodeSnapshot:
+    tenancy = None
+    if allocation is not None:
+        tenancy = Tenancy(
+            allocation_id=allocation.id,
+            tenant_id=allocation.tenant_id,
+            project_id=allocation.project_id,
+            cluster_id=allocation.cluster_id,
+            network=allocation.network,
+            state=allocation.state,
+            release_accepted_at=allocation.release_accepted_at,
+        )
+    return NodeSnapshot(
+        id=node.id,
+        state=node.state,
+        step=node.step,
+        ref=node.ref,
+        provider=provider,
+        expected=Expected(facts.gpu_model, node.gpus, facts.memory_gib),
+        task_id=node.task_id,
+        tenancy=tenancy,
+        cancel=allocation is not None and allocation.state == "releasing",
+    )
+
+
+FLEET = text(
+    """
+    SELECT n.id, n.site || '/' || n.provider_id AS pool, n.block, n.leaf, n.rack, n.nvlink_domain, n.instance_type, n.gpus,
+      CASE WHEN n.allocation_id IS NULL THEN n.gpus ELSE 0 END AS free_gpus,
+      n.state = 'available' AND n.health IN ('ok', 'info') AND h.node_id IS NULL AND n.attention = '' AS available,
+      CASE WHEN n.state <> 'available' THEN n.state WHEN h.node_id IS NOT NULL THEN 'held'
+           WHEN n.health NOT IN ('ok', 'info') THEN 'unhealthy' WHEN n.attention <> '' THEN 'attention' END AS blocked_reason
+    FROM nodes n JOIN providers p ON p.id = n.provider_id AND p.state = 'active'
+    LEFT JOIN (SELECT DISTINCT node_id FROM node_holds WHERE lifted_at IS NULL AND (until IS NULL OR until > cp_clock())) h
+      ON h.node_id = n.id
+    WHERE n.site IN :sites AND n.state <> 'retired'
+    """
+).bindparams(bindparam("sites", expanding=True))
+
+POOLS = text(
+    """
+    SELECT p.id, p.site, p.site || '/' || p.id AS pool, p.shared, p.capabilities, p.config,
+      ARRAY(SELECT DISTINCT a.tenant_id FROM allocations a JOIN nodes n ON n.id = a.node_id
+            WHERE n.provider_id = p.id AND a.state <> 'ended' AND NOT p.shared) AS tenants
+    FROM providers p WHERE p.state = 'active' AND p.site IN :sites ORDER BY p.id
+    """
+).bindparams(bindparam("sites", expanding=True))
+
+
+def read_fleet(session: Session, sites: Sequence[str]) -> Sequence[Row[Any]]:
+    """
+    One row per node of the sites, in the order of `scheduling.fleet.NodeRow`.
+    """
+    return session.execute(FLEET, {"sites": sorted(set(sites))}).all()
+
+
+def read_pools(session: Session, sites: Sequence[str]) -> Sequence[Row[Any]]:
+    """
+    The active providers of the sites, with the tenants on those that cannot be shared.
+    """
+    return session.execute(POOLS, {"sites": sorted(set(sites))}).all()
+
+
+def count_free(session: Session, site: str | None, instance_type: str | None) -> Sequence[Row[Any]]:
+    """
+    (site, instance_type, total, free) over nodes in the fleet.
+    """
+    held = select(HoldRow.node_id).where(HoldRow.lifted_at.is_(None), or_(HoldRow.until.is_(None), HoldRow.until > CpClock()))
+    free = func.count().filter(
+        NodeRow.state == "available", NodeRow.health.in_(("ok", "info")), NodeRow.attention == "", NodeRow.id.not_in(held)
+    )
+    query = (
+        select(NodeRow.site, NodeRow.instance_type, func.count().label("total"), free.label("free"))
+        .where(NodeRow.state != "retired")
+        .group_by(NodeRow.site, NodeRow.instance_type)
+        .order_by(NodeRow.site, NodeRow.instance_type)
+    )
+    if site is not None:
+        query = query.where(NodeRow.site == site)
+    if instance_type is not None:
+        query = query.where(NodeRow.instance_type == instance_type)
+    return session.execute(query).all()
+
+
+def allocations_of(cluster_ids: Sequence[str]) -> Select[Any]:
+    """
+    The allocations of clusters that are not ended, with their nodes.
+    """
+    return (
+        select(AllocationRow, NodeRow.ref, NodeRow.state.label("node_state"), NodeRow.provider_id)
+        .join(NodeRow, NodeRow.id == AllocationRow.node_id)
+        .where(AllocationRow.cluster_id.in_(cluster_ids), AllocationRow.state != "ended")
+        .order_by(AllocationRow.id)
+    )

@@ -1,0 +1,46 @@
+"""
+Wiping a node between tenants, and believing only a complete report.
+"""
+
+from controlplane.kit.outcome import Advance, Fail, Outcome, Wait
+from controlplane.nodes.states import NodeFacts, NodeSnapshot
+from controlplane.providers.errors import Refused
+from controlplane.providers.machines import WipeReport
+from controlplane.providers.toolbox import Toolbox
+
+POLL_S = 2.0
+
+
+def clean(node: NodeSnapshot, tools: Toolbox) -> Outcome:
+    """
+    The node is wiped and the wipe is verified, or the node is put aside; nothing in between makes it available.
+    """
+    machines = tools.machines(node.provider)
+    assert node.task_id is not None
+    view = machines.observe(node.ref)
+    if view.wipe is not None and view.wipe.token == node.task_id:
+        return judge(view.wipe)
+    if view.phase == "failed":
+        return Fail("wipe_failed", "The wipe did not finish.", detail=view.failure, facts=NodeFacts(wipe_id=node.task_id))
+    if view.phase == "wiping" and node.step == "asked":
+        return Wait("Being wiped.", POLL_S)
+    try:
+        machines.wipe(node.ref, node.task_id)
+    except Refused as error:
+        return Fail("wipe_refused", "The provider refused to wipe the node.", detail=error.detail, facts=NodeFacts(wipe_id=node.task_id))
+    return Wait("Being wiped.", 0.0 if node.step != "asked" else POLL_S, step="asked")
+
+
+def judge(report: WipeReport) -> Outcome:
+    """
+    Available for a report in which something was checked, nothing failed and something passed; quarantine for any other.
+    """
+    checks = tuple({"name": one.name, "result": one.result, "detail": one.detail} for one in report.checks)
+    facts = NodeFacts(wipe_id=report.token, wipe_finished_at=report.finished_at, checks=checks)
+    failed = [one["name"] for one in checks if one["result"] == "failed"]
+    if failed:
+        return Fail("wipe_failed", f"Not wiped: {', '.join(failed)}.", facts=facts)
+    if not any(one["result"] == "passed" for one in checks):
+        return Fail("wipe_not_performed", "No wipe was performed.", facts=facts)
+    verified = NodeFacts(wipe_id=report.token, wipe_finished_at=report.finished_at, wipe_verified=True, checks=checks)
+    return Advance("available", "Wiped and verified.", facts=verified)

@@ -1,0 +1,29 @@
+"""
+Taking a node back from its tenant: networks detached, then powered off.
+"""
+
+from controlplane.kit.outcome import Advance, Outcome, Wait
+from controlplane.nodes.states import NodeSnapshot
+from controlplane.providers.toolbox import Toolbox
+
+POLL_S = 1.0
+
+
+def release(node: NodeSnapshot, tools: Toolbox) -> Outcome:
+    """
+    The provider was asked to end the tenancy and has been seen to have ended it.
+    """
+    machines = tools.machines(node.provider)
+    tenancy = node.tenancy
+    if tenancy is None:
+        return Advance("cleaning", "Nobody holds it.")
+    if node.step != "asked":
+        assert tenancy.release_accepted_at is not None
+        machines.release(node.ref, tenancy.allocation_id, accepted_at=tenancy.release_accepted_at)
+        return Wait("Being taken back.", 0.0, step="asked")
+    view = machines.observe(node.ref)
+    if view.token == tenancy.allocation_id and view.phase in {"deployed", "deploying", "failed"}:
+        return Wait("Being taken back.", POLL_S, step="")
+    if view.phase == "releasing" or view.power != "off":
+        return Wait("Being powered off.", POLL_S)
+    return Advance("cleaning", "Taken back.")
