@@ -32,7 +32,7 @@ class SimControl:
     """
     Sets faults, moves the clock, kills machines and reads the ledger of the world in one file.
 
-    A world whose adapters run on the caller's clock (`clock: input`) has no clock of its own: give this object the same one as `now`;
+    A world whose adapters run on the caller's clock (`clock: input`) has no clock of its own: give this object the same `now`;
     without it, it goes by the wall clock.
     """
 

@@ -156,19 +156,26 @@ class _Replay:
         """
         Everything that happens at the instant has happened.
         """
+        started = True
+        while started:
+            # A job that takes no time at all ends at the instant it starts, and the next may take its place.
+            if self._end_runs(at):
+                self.reload()
+            started = self._start_jobs(at)
+            if started:
+                self.reload()
+
+    def _end_runs(self, at: int) -> bool:
         touched = False
         for run in self.running:
-            lost = next((ref for ref, _ in nodes_of(run["nodes"]) if not self._alive(ref, at)), None)
-            if run["ends_at"] <= at and (lost is None or run["ends_at"] < at):
+            lost = any(not self._alive(ref, at) for ref, _ in nodes_of(run["nodes"]))
+            if run["ends_at"] <= at and (not lost or run["ends_at"] < at):
                 self._finish(run, run["end_kind"], run["ends_at"])
                 touched = True
-            elif lost is not None:
+            elif lost:
                 self._finish(run, "node_fault", at)
                 touched = True
-        if touched:
-            self.reload()
-        if self._start_jobs(at):
-            self.reload()
+        return touched
 
     def next_edge(self, after: int) -> int | None:
         """
@@ -187,7 +194,7 @@ class _Replay:
 
     def _finish(self, run: sqlite3.Row, kind: str, at: int) -> None:
         job = self.act.db.execute("SELECT * FROM jobs WHERE id = ?", (run["job_id"],)).fetchone()
-        if kind in {"node_fault", "requeue"} and (job["requeue"] or kind == "requeue"):
+        if kind == "node_fault" and job["requeue"]:
             freed = free_run(self.act, run, at)
             eligible = freed + self.act.takes("requeue", job["token"], str(job["requeues"]))
             self.act.db.execute(
@@ -289,7 +296,7 @@ class _Replay:
         fate: dict[str, Any] = json.loads(job["fate"]) if job["fate"] else {}
         if fate.get("kind") == "time_limit":
             lasts = limit + 1
-        elif fate.get("kind") in {"out_of_memory", "preempted", "fabric_fault", "requeue"}:
+        elif fate.get("kind") in {"out_of_memory", "preempted", "fabric_fault"}:
             kind, lasts = fate["kind"], round(fate["after_s"] * MICROS)
         elif fate.get("kind") == "node_fault":
             dies = at + round(fate["after_s"] * MICROS)
