@@ -86,7 +86,7 @@ WALLS = {
     "audit_entries": f"tenant_id = {TENANT} OR tenant_id = {RESELLER}",
     "audit_heads": f"tenant_id = {TENANT} OR tenant_id = {RESELLER}",
     "idempotency_keys": f"tenant_id = {TENANT} OR tenant_id = {RESELLER}",
-    "price_books": "true",
+    "price_books": f"is_base OR reseller_id = {RESELLER} OR reseller_id = (SELECT t.reseller_id FROM tenants t WHERE t.id = {TENANT})",
 } | dict.fromkeys(
     (
         "projects",
@@ -216,13 +216,15 @@ def upgrade() -> None:
             (sa.column("allocation_id"), "="), (sa.column("during"), "&&"), using="gist", name="ex_meter_intervals_once"
         ),
         sa.CheckConstraint(
-            "lower_inc(during) AND NOT upper_inc(during) AND NOT lower_inf(during)", name=op.f("ck_meter_intervals_half_open")
+            "isempty(during) OR (lower_inc(during) AND NOT upper_inc(during) AND NOT lower_inf(during))",
+            name=op.f("ck_meter_intervals_half_open"),
         ),
         sa.PrimaryKeyConstraint("id", name=op.f("pk_meter_intervals")),
     )
     op.create_index("ix_meter_intervals_allocation", "meter_intervals", ["allocation_id"], unique=False)
     op.create_index("ix_meter_intervals_cluster", "meter_intervals", ["cluster_id"], unique=False)
     op.create_index("ix_meter_intervals_tenant", "meter_intervals", ["tenant_id", "id"], unique=False)
+    op.create_index("ix_meter_intervals_during", "meter_intervals", ["tenant_id", "during"], unique=False, postgresql_using="gist")
     op.create_table(
         "operations",
         sa.Column("id", sa.Text(), nullable=False),
@@ -348,6 +350,7 @@ def upgrade() -> None:
         "price_books",
         sa.Column("id", sa.Text(), nullable=False),
         sa.Column("reseller_id", sa.Text(), nullable=False),
+        sa.Column("is_base", sa.Boolean(), server_default=sa.text("false"), nullable=False),
         sa.Column("number", sa.BigInteger(), nullable=False),
         sa.Column("currency", sa.Text(), nullable=False),
         sa.Column("valid_from", sa.DateTime(timezone=True), nullable=False),
@@ -807,6 +810,7 @@ def downgrade() -> None:
         "ix_operations_open", table_name="operations", postgresql_where=sa.text("state IN ('pending','running','needs_attention')")
     )
     op.drop_table("operations")
+    op.drop_index("ix_meter_intervals_during", table_name="meter_intervals", postgresql_using="gist")
     op.drop_index("ix_meter_intervals_tenant", table_name="meter_intervals")
     op.drop_index("ix_meter_intervals_cluster", table_name="meter_intervals")
     op.drop_index("ix_meter_intervals_allocation", table_name="meter_intervals")

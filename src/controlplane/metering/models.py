@@ -5,7 +5,7 @@ Rows of what was held and for how long, and of what it costs.
 from datetime import datetime
 from decimal import Decimal
 
-from sqlalchemy import CheckConstraint, ForeignKey, Index, Numeric, UniqueConstraint
+from sqlalchemy import CheckConstraint, ForeignKey, Index, Numeric, UniqueConstraint, text
 from sqlalchemy.dialects.postgresql import TSTZRANGE, ExcludeConstraint, Range
 from sqlalchemy.orm import Mapped, mapped_column
 
@@ -21,8 +21,11 @@ class IntervalRow(Base):
     __tablename__ = "meter_intervals"
     __table_args__ = (
         ExcludeConstraint(("allocation_id", "="), ("during", "&&"), name="ex_meter_intervals_once", using="gist"),
-        CheckConstraint("lower_inc(during) AND NOT upper_inc(during) AND NOT lower_inf(during)", name="half_open"),
+        CheckConstraint(
+            "isempty(during) OR (lower_inc(during) AND NOT upper_inc(during) AND NOT lower_inf(during))", name="half_open"
+        ),
         Index("ix_meter_intervals_tenant", "tenant_id", "id"),
+        Index("ix_meter_intervals_during", "tenant_id", "during", postgresql_using="gist"),
         Index("ix_meter_intervals_cluster", "cluster_id"),
         Index("ix_meter_intervals_allocation", "allocation_id"),
     )
@@ -48,7 +51,7 @@ class IntervalRow(Base):
     mode: Mapped[str] = mapped_column(server_default="on_demand")
     """on_demand, reserved or spot."""
     during: Mapped[Range[datetime]] = mapped_column(TSTZRANGE())
-    """[usable, release accepted)."""
+    """[usable, release accepted); empty when it was released before it was usable: it bills nothing and stops a late start."""
     opened_by: Mapped[str]
     """Evidence of the start: operation or claim."""
     closed_by: Mapped[str] = mapped_column(server_default="")
@@ -67,6 +70,8 @@ class PriceBookRow(Base):
     """`prb_…`."""
     reseller_id: Mapped[str] = mapped_column(ForeignKey("resellers.id"))
     """Whose list; the platform's is the base."""
+    is_base: Mapped[bool] = mapped_column(server_default=text("false"))
+    """Whether it is the platform's own, which the others overlay; customers cannot see the row that says so elsewhere."""
     number: Mapped[int]
     """1, 2, 3, …"""
     currency: Mapped[str]

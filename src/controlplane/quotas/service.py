@@ -145,7 +145,8 @@ def set_limit(
 ) -> ScopeQuotas:
     """
     The scope's limit is the ceiling; none: no limit of its own. A limit below what is held stops new takes only. `version` must be
-    the scope's when given; `within` names the seller whose own limits bound this one. Raises VersionStale, LimitAboveCeiling, Invalid.
+    the scope's when given; `within` names the seller whose own limits bound this one. Raises VersionStale, LimitAboveCeiling and
+    Invalid.
     """
     repository.lock_scope(session, scope, RESOURCES)
     _check_version(session, scope, version)
