@@ -149,12 +149,9 @@ class Fleet:
         leaf, leaf_names = _inside(block, columns[3])
         rack, rack_names = _inside(leaf, columns[4])
         nvlink, nvlink_names = _inside(leaf, columns[5])
-        by_id = np.fromiter(sorted(range(len(ids)), key=ids.__getitem__), np.int64, len(ids))
-        order = by_id[np.lexsort((rack[by_id], nvlink[by_id], leaf[by_id]))]
+        order = _tree_order(ids, rack, nvlink, leaf)
         node_ids = tuple(map(ids.__getitem__, order.tolist()))
-        row_of = dict(zip(node_ids, range(len(node_ids)), strict=True))
-        if len(row_of) < len(node_ids):
-            raise ValueError(f"the same node id stands on two rows: {_first_repeated(node_ids)}")
+        row_of = _rows_by_id(node_ids)
         kind, kind_names = _by_name(columns[6])
         kind, gpus, free = kind[order], _integers(raw.gpus)[order], _integers(raw.free_gpus)[order]
         available = np.asarray(raw.available, dtype=np.bool_)[order]
@@ -226,6 +223,22 @@ def _inside(parent: IntArray, column: Sequence[str | None]) -> tuple[IntArray, t
     return codes, tuple(names[key] for key in (keys % width).tolist())
 
 
+def _tree_order(ids: Sequence[str], rack: IntArray, nvlink: IntArray, leaf: IntArray) -> NDArray[np.int64]:
+    """Rows by leaf (whose codes rise by site and block), NVLink domain, rack and id."""
+    by_id = np.fromiter(sorted(range(len(ids)), key=ids.__getitem__), np.int64, len(ids))
+    order: NDArray[np.int64] = by_id[np.lexsort((rack[by_id], nvlink[by_id], leaf[by_id]))]
+    return order
+
+
+def _rows_by_id(node_ids: tuple[str, ...]) -> dict[str, int]:
+    row_of = dict(zip(node_ids, range(len(node_ids)), strict=True))
+    if len(row_of) < len(node_ids):
+        seen: set[str] = set()
+        repeated = sorted({one for one in node_ids if one in seen or seen.add(one)})  # type: ignore[func-returns-value]
+        raise ValueError(f"the same node id stands on two rows: {', '.join(repeated[:10])}")
+    return row_of
+
+
 def _integers(column: object) -> IntArray:
     return np.asarray(column, dtype=np.int32)
 
@@ -281,8 +294,3 @@ def _level(kind: DomainKind, codes: IntArray, below: IntArray | None, above: Int
 def _frozen(column: NDArray[Any]) -> NDArray[Any]:
     column.flags.writeable = False
     return column
-
-
-def _first_repeated(ids: Sequence[str]) -> str:
-    seen: set[str] = set()
-    return next(one for one in ids if one in seen or seen.add(one))  # type: ignore[func-returns-value]

@@ -175,7 +175,8 @@ def _detail(
 ) -> str:
     missing, free = figures
     wanted = " and ".join(f"{one.nodes} x {one.instance_type}" for one in request.node_sets)
-    where = f"at site {request.site}" if request.site else "at any one site"
+    anywhere = "of any site" if request.within else "at any one site"
+    where = f"at site {request.site}" if request.site else anywhere
     inside = f" inside one {request.within.replace('nvlink_domain', 'NVLink domain')}" if request.within else ""
     spares = f" with {request.spares} spares" if request.spares and request.spares_required else ""
     verdict = {
