@@ -14,8 +14,7 @@ import httpx
 from controlplane.local.errors import LocalError
 
 CONNECT_TIMEOUT_S = 5.0
-LONG_POLL_S = 25
-READ_TIMEOUT_S = LONG_POLL_S + 20.0
+READ_TIMEOUT_S = 45.0
 GONE_FOR_S = 30.0
 RETRY_EVERY_S = 0.5
 

@@ -10,7 +10,7 @@ import itertools
 import time
 from dataclasses import dataclass
 
-from controlplane.local.client import LONG_POLL_S, ApiClient, Json
+from controlplane.local.client import ApiClient, Json
 from controlplane.local.errors import LocalError
 from controlplane.local.progress import Progress, Step
 
@@ -20,6 +20,7 @@ NODES = 4
 GPUS_PER_NODE = 8
 TIME_LIMIT_S = 600
 GIVE_UP_AFTER_S = 300.0
+LOOK_EVERY_S = 2
 SCRIPT = """#!/bin/bash
 srun bash -c 'echo "hello from $SLURMD_NODENAME with GPUs $CUDA_VISIBLE_DEVICES"'
 """
@@ -108,19 +109,17 @@ class MainJob:
         """
         The operation has succeeded; each of its steps was shown as it happened.
         """
-        title, shown = step.text, set[str]()
+        title, shown = step.text, 0
         while True:
-            operation = self._api.get(f"/v1/operations/{operation_id}", wait_s=LONG_POLL_S)
-            for each in operation.get("steps", []):
-                words = f"{each['name']}: {each['state']}"
-                if words not in shown:
-                    shown.add(words)
-                    self._progress.detail(words)
+            operation = self._api.get(f"/v1/operations/{operation_id}", wait_s=LOOK_EVERY_S)
+            for each in operation["steps"][shown:]:
+                self._progress.detail(f"{each['name']:<14} {each.get('reason') or ''}".rstrip())
+                self._progress.change(step, f"{title} · {each['name']}")
+            shown = len(operation["steps"])
             if operation["state"] == "succeeded":
                 return
             if operation["state"] in OPERATION_ENDED:
                 raise MainJobFailed(f"The operation {operation_id} {_why(operation)}", f"GET /v1/operations/{operation_id}")
-            self._progress.change(step, f"{title} · {operation['state']}")
             self._check_patience(f"operation {operation_id}")
 
     def _have_job(self, cluster_id: str) -> Json:

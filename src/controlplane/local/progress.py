@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import shutil
 import sys
 import threading
 import time
@@ -119,7 +120,8 @@ class Progress:
 
     def _redraw(self) -> None:
         if self._open is not None and self._is_live:
-            self._write(f"  {self._sign('waiting')} {self.plain(self._open.text)}")
+            room = shutil.get_terminal_size().columns - 5  # a line that wraps cannot be erased
+            self._write(f"  {self._sign('waiting')} {self.plain(self._open.text)[:room]}")
 
     def _write(self, text: str) -> None:
         if self._only_thread not in {None, threading.get_ident()}:
