@@ -17,7 +17,8 @@ from sqlalchemy import Engine
 from sqlalchemy.exc import DBAPIError
 from sqlalchemy.orm import Session
 
-from controlplane.identity import repository
+from controlplane.identity import bearers
+from controlplane.identity.bearers import Bearer
 from controlplane.identity.keytext import ParsedKey, parse
 from controlplane.identity.states import ROLES
 from controlplane.kit.access import Principal, narrowed
@@ -130,7 +131,7 @@ class KeyAuthenticator:
         looked_at_s = self._clock()
         with Session(self._engine) as session:
             raise_wall(session, EVERYTHING)
-            bearer = repository.find_bearer(session, key.key_id)
+            bearer = bearers.find_bearer(session, key.key_id)
             session.rollback()
         # The comparison is made for unknown ids too, so that its time tells nothing.
         same = hmac.compare_digest(key.secret_hash, bearer.secret_hash if bearer else bytes(32))
@@ -146,12 +147,12 @@ class KeyAuthenticator:
         try:
             with Session(self._engine) as session, session.begin():
                 raise_wall(session, EVERYTHING)
-                repository.note_use(session, key_id)
+                bearers.note_use(session, key_id)
         except DBAPIError as error:
             log.warning("last use of a key was not noted", extra={"key_id": key_id, "kind": type(error).__name__})
 
 
-def principal_of(bearer: repository.Bearer) -> Principal:
+def principal_of(bearer: Bearer) -> Principal:
     """
     The bearer with the rights of its roles at the key's scope and above, narrowed to the key's permissions.
     """
@@ -169,7 +170,7 @@ def principal_of(bearer: repository.Bearer) -> Principal:
     )
 
 
-def _alive(bearer: repository.Bearer) -> bool:
+def _alive(bearer: Bearer) -> bool:
     return (
         not bearer.revoked
         and (bearer.remaining_s is None or bearer.remaining_s > 0)

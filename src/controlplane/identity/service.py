@@ -6,17 +6,109 @@ from dataclasses import dataclass
 
 from sqlalchemy.orm import Session
 
-from controlplane.identity import repository
+from controlplane.identity import keys, repository
 from controlplane.identity.authenticating import KeyAuthenticator
 from controlplane.identity.errors import NotAllowedNow
-from controlplane.identity.keytext import mint
-from controlplane.identity.models import ApiKeyRow, PrincipalRow, ResellerRow
-from controlplane.identity.states import PLATFORM
+from controlplane.identity.keys import FreshKey, KeyView, NewKey, create_key, get_key, held_keys, list_keys, revoke_key, rotate_key
+from controlplane.identity.members import (
+    MemberChanges,
+    MemberView,
+    NewMember,
+    RoleAsk,
+    create_member,
+    create_owner,
+    create_reseller_admin,
+    get_member,
+    list_members,
+    remove_member,
+    update_member,
+)
+from controlplane.identity.models import PrincipalRow
+from controlplane.identity.repository import Filters
+from controlplane.identity.states import PLATFORM, KeyLimits, Scope
+from controlplane.identity.tree import (
+    Changes,
+    Described,
+    ResellerView,
+    create_project,
+    create_reseller,
+    create_tenant,
+    delete_project,
+    delete_reseller,
+    delete_tenant,
+    get_project,
+    get_reseller,
+    get_tenant,
+    hold_project,
+    list_projects,
+    list_resellers,
+    list_tenants,
+    platform_reseller_id,
+    resume_reseller,
+    resume_tenant,
+    suspend_reseller,
+    suspend_tenant,
+    tenant_actions,
+    update_project,
+    update_reseller,
+    update_tenant,
+)
 from controlplane.kit.ids import new_id
 
-__all__ = ["Brand", "KeyAuthenticator", "brand_for_host", "first_operator", "platform_reseller_id"]
-
-PLATFORM_RESELLER = "platform"
+__all__ = [
+    "Brand",
+    "Changes",
+    "Described",
+    "Filters",
+    "FreshKey",
+    "KeyAuthenticator",
+    "KeyLimits",
+    "KeyView",
+    "MemberChanges",
+    "MemberView",
+    "NewKey",
+    "NewMember",
+    "ResellerView",
+    "RoleAsk",
+    "Scope",
+    "brand_for_host",
+    "create_key",
+    "create_member",
+    "create_owner",
+    "create_project",
+    "create_reseller",
+    "create_reseller_admin",
+    "create_tenant",
+    "delete_project",
+    "delete_reseller",
+    "delete_tenant",
+    "first_operator",
+    "get_key",
+    "get_member",
+    "get_project",
+    "get_reseller",
+    "get_tenant",
+    "held_keys",
+    "hold_project",
+    "list_keys",
+    "list_members",
+    "list_projects",
+    "list_resellers",
+    "list_tenants",
+    "platform_reseller_id",
+    "remove_member",
+    "resume_reseller",
+    "resume_tenant",
+    "revoke_key",
+    "rotate_key",
+    "suspend_reseller",
+    "suspend_tenant",
+    "tenant_actions",
+    "update_member",
+    "update_project",
+    "update_reseller",
+    "update_tenant",
+]
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,17 +148,6 @@ def brand_for_host(session: Session, host: str) -> Brand | None:
     )
 
 
-def platform_reseller_id(session: Session) -> str:
-    """
-    The id of the operator's own reseller, which exists from now on. The session must see everything.
-    """
-    row = repository.platform_reseller(session)
-    if row is None:
-        row = ResellerRow(id=new_id("rsl"), name=PLATFORM_RESELLER, is_platform=True)
-        repository.add(session, row)
-    return row.id
-
-
 def first_operator(session: Session, email: str, *, force: bool = False) -> str:
     """
     The text of a fresh operator key, to be shown this once; its user and the platform's reseller exist. Raises NotAllowedNow
@@ -82,18 +163,5 @@ def first_operator(session: Session, email: str, *, force: bool = False) -> str:
         repository.add(session, user)
     user.state = "active"
     repository.bind(session, user.id, "operator", PLATFORM)
-    key_id = new_id("key")
-    text, secret_hash = mint(key_id, "platform")
-    repository.add(
-        session,
-        ApiKeyRow(
-            id=key_id,
-            principal_id=user.id,
-            name="first operator key",
-            scope_kind="platform",
-            scope_id="platform",
-            secret_hash=secret_hash,
-            created_by=user.id,
-        ),
-    )
-    return text
+    fresh = keys.add_key(session, user, PLATFORM, "first operator key", KeyLimits(), created_by=user.id)
+    return fresh.text
