@@ -6,6 +6,7 @@ Skips with a reason where the kit is absent or cannot be used; with CONTROLPLANE
 
 from __future__ import annotations
 
+import atexit
 import base64
 import fcntl
 import os
@@ -13,8 +14,9 @@ import pwd
 import shutil
 import subprocess
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -129,6 +131,7 @@ def running_kit(*, nodes: int = 4, root: str = "", extra: str = "") -> Iterator[
     """
     if not root:
         _ensure_installed()
+    _sweep()
     kit = _started(nodes, root, extra)
     try:
         _prepare(kit)
@@ -137,13 +140,23 @@ def running_kit(*, nodes: int = 4, root: str = "", extra: str = "") -> Iterator[
         subprocess.run([str(KIT), "clean"], env=kit.env, check=True, capture_output=True, timeout=120)
 
 
+@cache
+def session_kit() -> SlurmKit:
+    """
+    The test process's Slurm: the installed version, 4 nodes of 8 GPUs; stopped and deleted when the process ends.
+    """
+    stack = ExitStack()
+    kit = stack.enter_context(running_kit())
+    atexit.register(stack.close)
+    return kit
+
+
 @pytest.fixture(scope="session")
-def slurm_kit() -> Iterator[SlurmKit]:
+def slurm_kit() -> SlurmKit:
     """
-    The session's Slurm: the installed version, 4 nodes of 8 GPUs.
+    The same, as a fixture.
     """
-    with running_kit() as kit:
-        yield kit
+    return session_kit()
 
 
 def unusable(reason: str) -> NoReturn:
@@ -167,6 +180,17 @@ def _ensure_installed() -> None:
         done = subprocess.run([str(KIT), "install"], check=False, capture_output=True, text=True, timeout=280)
     if done.returncode:
         unusable(f"it cannot be installed: {done.stderr[-300:]}")
+
+
+def _sweep() -> None:
+    """
+    What killed test processes left running is stopped and deleted.
+    """
+    for left in Path("/tmp").glob("cp-slurm-*-*"):
+        pid = left.name.split("-")[2]
+        if left.is_dir() and pid.isdecimal() and not Path(f"/proc/{pid}").exists():
+            env = {**os.environ, "SLURMKIT_BASE": str(left)}
+            subprocess.run([str(KIT), "clean"], env=env, check=False, capture_output=True, timeout=120)
 
 
 def _started(nodes: int, root: str, extra: str) -> SlurmKit:

@@ -8,6 +8,7 @@ import re
 import shlex
 import subprocess
 from collections.abc import Mapping, Sequence
+from datetime import UTC, datetime
 
 from controlplane.providers.adapters.slurm.config import CliConfig
 from controlplane.providers.adapters.slurm.deadline import time_left_s
@@ -17,6 +18,7 @@ MAX_OUTPUT_BYTES = 16 * 1024 * 1024
 SSH_FAILED = 255
 NOT_FOUND_SHELL = 127
 _ARGUMENT = re.compile(r"[A-Za-z0-9 _.,:;=@%+/()\[\]-]*")
+_AS_OF = re.compile(r"Configuration data as of (\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d)")
 _ENV = {"PATH": "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin", "LC_ALL": "C", "TZ": "UTC"}
 
 
@@ -101,6 +103,16 @@ class Cli:
         if done.returncode and "Nothing new added" not in said and "already exists" not in said.lower():
             raise _failed("sacctmgr " + " ".join(arguments[:2]), said)
         return done.stdout.decode(errors="replace")
+
+    def controller_time(self) -> datetime:
+        """
+        What slurmctld's own clock shows, to the second.
+        """
+        done = self._command.run("env", "TZ=UTC", "scontrol", "show", "config")
+        found = _AS_OF.match(done.stdout[:200].decode(errors="replace"))
+        if done.returncode or found is None:
+            raise Unknown(f"scontrol does not tell slurmctld's time: {_words(done.stderr)}")
+        return datetime.fromisoformat(found[1]).replace(tzinfo=UTC)
 
     def controller_is_up(self) -> bool:
         """

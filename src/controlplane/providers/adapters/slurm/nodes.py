@@ -79,6 +79,10 @@ class Nodes:
             jobs = self._peer.jobs()
         if mark and mark.phase in {"deployed", "releasing"}:
             walled = self._walled()
+        if mark and mark.phase == "deployed" and not mark.ready and _ready(node) and self._peer.has_cli:
+            text = self._write(node, mark, replace(mark, ready=marks.stamp(self._peer.cli.controller_time())))
+            written = text.text(self._names.deployment)
+            node = replace(node, extra=written) if self._config.mark_field == "extra" else replace(node, comment=written)
         return self._view(node, jobs=jobs, walled=walled, read_report=True)
 
     def inspect(self, ref: str) -> None:
@@ -102,6 +106,8 @@ class Nodes:
         node, mark = self._marked(deployment.ref)
         if mark.alloc == token and mark.phase == "deployed":
             return
+        if mark.alloc == token and mark.phase:
+            raise Refused(f"the tenancy {token} of {node.name} is over", code="provider_tenancy_over")
         if mark.phase in {"deployed", "releasing"} and mark.alloc != token:
             raise Refused(f"{node.name} is held by {mark.alloc}", code="provider_held_by_other")
         if mark.wipe and self._scrubbing(mark.wipe):
@@ -117,6 +123,10 @@ class Nodes:
                 cluster=plain(deployment.cluster_id, "cluster id") if deployment.cluster_id else "",
                 users="" if clean else mark.users,
                 wipe="",
+                network=plain(deployment.network, "network") if deployment.network else "",
+                ready=marks.stamp(self._peer.cli.controller_time()) if _ready(node) else "",
+                up="",
+                verified="",
             ),
         )
 
@@ -138,7 +148,7 @@ class Nodes:
         if left:
             raise Busy(f"{len(left)} jobs on {node.name} are ending", retry_in_s=2.0)
         self._walls.take_out(node.name)
-        self._write(node, mark, replace(mark, phase="released"))
+        self._write(node, mark, replace(mark, phase="released", network=""))
 
     def wipe(self, ref: str, token: str) -> None:
         """
@@ -186,6 +196,8 @@ class Nodes:
             power=_power(node),
             phase=phase,
             token=mark.alloc or None,
+            ready_at=marks.instant(mark.ready) if phase == "deployed" else None,
+            network=mark.network or None,
             inventory=self._inventory(node),
             wipe=wiped,
             checks=_checks(node) if mark.qualified else (),
@@ -198,7 +210,7 @@ class Nodes:
     ) -> tuple[Phase, str, WipeReport | None]:
         if mark.phase == "deployed":
             # in its wall it has been deployed, whatever befell it since; the member's own state tells that
-            ready = node.name in walled or (node.answers and not node.drained)
+            ready = node.name in walled or _ready(node)
             return ("deployed" if ready else "deploying"), ("" if ready else f"not ready: {_words(node)}"), None
         if mark.phase == "releasing":
             done = node.name not in walled and not self._tenants_on(node, mark, jobs)
@@ -292,6 +304,10 @@ class Nodes:
 
 def _at_rest(mark: Mark) -> Phase:
     return "released" if mark.phase == "released" else "idle"
+
+
+def _ready(node: NodeRecord) -> bool:
+    return node.answers and not node.drained
 
 
 def _power(node: NodeRecord) -> Power:

@@ -7,15 +7,15 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
-from datetime import datetime
 
 from controlplane.providers.adapters.slurm import marks
 from controlplane.providers.adapters.slurm.answers import JobRecord, NodeRecord, ReservationRecord
 from controlplane.providers.adapters.slurm.config import SlurmConfig
+from controlplane.providers.adapters.slurm.marks import Mark
 from controlplane.providers.adapters.slurm.names import plain
 from controlplane.providers.adapters.slurm.peer import Peer
 from controlplane.providers.clusters import ClusterList, ClusterSpec, ClusterView, MemberState, MemberView
-from controlplane.providers.errors import Busy, NotFound, Refused, Unknown
+from controlplane.providers.errors import Busy, NotFound, ProviderError, Refused, Unknown
 from controlplane.providers.machines import Check, CheckResult
 
 ENDLESS = "2080-01-01T00:00:00"
@@ -75,15 +75,18 @@ class Walls:
         if wall is None:
             raise NotFound(f"no reservation of {cluster_id}")
         nodes = {node.name: node for node in self._peer.nodes()}
+        memory = {ref: self._remembered(nodes[ref], cluster_id) for ref in wall.nodes if ref in nodes}
         load = Counter(ref for job in self._peer.jobs() if not job.ended and not job.waits for ref in job.nodes)
-        members = tuple(self._member(ref, nodes.get(ref), load[ref]) for ref in wall.nodes)
+        seen = tuple(self._member(ref, nodes.get(ref), load[ref]) for ref in wall.nodes)
+        answering = _answering(seen)
+        memory = self._witness(seen, memory, complete=answering == "passed")
+        members = tuple(replace(one, up_since=marks.instant(memory[one.ref].up) if one.ref in memory else None) for one in seen)
         found = [nodes[ref] for ref in wall.nodes if ref in nodes]
-        answering = _answering(members)
         counted: CheckResult = answering if answering != "passed" or all(node.gpus for node in found) else "failed"
         return ClusterView(
             cluster_id=cluster_id,
             members=members,
-            verified_at=_since(wall, found) if answering == "passed" else None,
+            verified_at=min(filter(None, (marks.instant(mark.verified) for mark in memory.values())), default=None),
             checks=(
                 Check("nodes_answer", answering, f"{sum(node.answers for node in found)} of {len(wall.nodes)}"),
                 Check("gpu_count", counted, _gpus(found)),
@@ -132,6 +135,34 @@ class Walls:
                 self._peer.cli.scontrol("update", f"reservation={wall.name}", f"nodes={','.join(rest)}")
             else:
                 self._peer.cli.scontrol("delete", f"reservationname={wall.name}")
+
+    def _remembered(self, node: NodeRecord, cluster_id: str) -> Mark:
+        try:
+            return marks.read(mark_text(node, self._config), self._names.deployment).in_cluster(cluster_id)
+        except marks.ForeignMark:
+            return Mark()
+
+    def _witness(self, seen: Iterable[MemberView], memory: dict[str, Mark], *, complete: bool) -> dict[str, Mark]:
+        """
+        What was seen for the first time is kept on the nodes, by slurmctld's clock, so that no later look can tell it otherwise.
+        """
+        verified = min((mark.verified for mark in memory.values() if mark.verified), default="")
+        fresh = {one.ref for one in seen if one.state == "up" and one.ref in memory and not memory[one.ref].up}
+        if not self._peer.has_cli or not (fresh or (complete and not verified)):
+            return memory
+        try:
+            now = marks.stamp(self._peer.cli.controller_time())
+            verified = verified or (now if complete else "")
+            after = {
+                ref: replace(mark, up=now if ref in fresh else mark.up, verified=mark.verified or verified)
+                for ref, mark in memory.items()
+                if mark.cluster
+            }
+            changed = [ref for ref, mark in after.items() if mark != memory[ref]]
+            self._peer.write_nodes([mark_line(ref, after[ref], self._config, self._names.deployment) for ref in changed])
+        except ProviderError:
+            return memory  # what could not be kept was not seen: the next look tries again
+        return {**memory, **after}
 
     def _members(self, cluster_id: str, refs: tuple[str, ...]) -> list[NodeRecord]:
         wall = self._peer.find_reservation(cluster_id)
@@ -219,7 +250,7 @@ class Walls:
                 raise Refused(f"{node.name} carries somebody else's mark: {error}", code="provider_held_by_other") from error
             if old.alloc and member.token and old.alloc != member.token and old.phase == "deployed":
                 raise Refused(f"{node.name} is deployed for another allocation", code="provider_held_by_other")
-            new = replace(old.with_user(spec.user), cluster=spec.cluster_id)
+            new = old.with_user(spec.user).in_cluster(spec.cluster_id)
             if new != old:
                 lines.append(mark_line(node.name, new, self._config, self._names.deployment))
         self._peer.write_nodes(lines)
@@ -359,15 +390,6 @@ def mark_line(ref: str, mark: marks.Mark, config: SlurmConfig, deployment: str) 
     The scontrol line that writes the mark.
     """
     return f"update nodename={ref} {config.mark_field}={mark.text(deployment)}"
-
-
-def _since(wall: ReservationRecord, nodes: Iterable[NodeRecord]) -> datetime | None:
-    """
-    From when on all of this was so, as far as Slurm tells: the wall's start or the last slurmd's, whichever is later.
-    """
-    moments = [wall.started_at, *(node.slurmd_started_at for node in nodes)]
-    known = [one for one in moments if one is not None]
-    return max(known) if len(known) == len(moments) else None
 
 
 def _answering(members: Iterable[MemberView]) -> CheckResult:
