@@ -12,6 +12,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from controlplane.providers.adapters.simulated.acts import Act
+from controlplane.providers.adapters.simulated.faults import CANARY_HOST
 from controlplane.providers.errors import Busy, NotFound, Refused
 from controlplane.providers.machines import Deployment
 
@@ -133,10 +134,15 @@ def _wipe_outcome(act: Act, machine: sqlite3.Row, finished: int) -> tuple[int | 
     if act.fault == "wipe_never_finishes":
         return None, None, (), ""
     if act.fault == "wipe_fails":
-        return finished, None, (), f"wipe aborted on {machine['ref']} ({machine['bmc']}): no answer from the cleaning image"
+        return (
+            finished,
+            None,
+            (),
+            f"wipe aborted on {machine['ref']} ({machine['bmc']}, {CANARY_HOST}): no answer from the cleaning image",
+        )
     if act.fault == "wipe_check_fails":
         place = str(act.params["place"])
-        said[PLACES.index(place)] = [WIPE_CHECKS[place], "failed", f"{machine['bmc']}: still holds data"]
+        said[PLACES.index(place)] = [WIPE_CHECKS[place], "failed", f"{machine['bmc']}, {CANARY_HOST}: still holds data"]
         cleared = tuple(one for one in PLACES if one != place)
         return finished, json.dumps(said), cleared, f"{WIPE_CHECKS[place]} failed on {machine['ref']} ({machine['bmc']})"
     if act.fault == "wipe_empty_report":
@@ -176,7 +182,7 @@ def _qualification(act: Act, machine: sqlite3.Row, at: int) -> list[list[str]]:
     ).fetchone()
     counted = machine["gpus"] == machine["sold_gpus"]
     burned = act.fault != "qualify_fails"
-    where = f"{machine['ref']} ({machine['bmc']})"
+    where = f"{machine['ref']} ({machine['bmc']}, {CANARY_HOST})"
     return [
         ["answers", "failed" if down else "passed", where],
         ["gpu_count", "passed" if counted else "failed", f"{machine['gpus']} of {machine['sold_gpus']} on {where}"],

@@ -9,6 +9,7 @@ import sqlite3
 from functools import lru_cache
 
 from controlplane.providers.adapters.simulated.clock import from_us
+from controlplane.providers.adapters.simulated.faults import CANARY_HOST
 from controlplane.providers.errors import NotFound
 from controlplane.providers.machines import Check, Inventory, MachineView, Phase, Power, WipeReport
 
@@ -77,7 +78,7 @@ def view_of(row: sqlite3.Row, at: int) -> MachineView:
     elif held_id is not None:
         phase = "deploying" if ready_at is None or ready_at > at else "deployed"
         if failed_at is not None and failed_at <= at:
-            phase, failure = "failed", f"deployment of {ref} ({bmc}) failed: image not written"
+            phase, failure = "failed", f"deployment of {ref} ({bmc}, {CANARY_HOST}) failed: image not written"
     on = _powered(
         wiping=wiping,
         held=held_id is not None and not off,
