@@ -49,6 +49,8 @@ class JobRow(Moving, Base):
     """Of the last attempt's script."""
     signal: Mapped[int | None]
     """That ended it."""
+    verdict: Mapped[str] = mapped_column(server_default="")
+    """The final state that the attempt's end stands for; empty while it has not ended."""
     failure_class: Mapped[str | None]
     """Set when it failed."""
     placement: Mapped[list[Any]] = mapped_column(JSONB(), server_default=text("'[]'::jsonb"))
@@ -60,7 +62,9 @@ class JobRow(Moving, Base):
     expected_start_at: Mapped[datetime | None]
     """Estimate while it waits."""
     requeues: Mapped[int] = mapped_column(server_default="0")
-    """Restarts by the scheduler and by us."""
+    """Restarts by the scheduler and by us, over all attempts."""
+    attempt_requeues: Mapped[int] = mapped_column(server_default="0")
+    """Of these, by the scheduler within the present attempt."""
     cancel_requested_at: Mapped[datetime | None]
     """When somebody asked to stop it."""
     log_bytes: Mapped[int] = mapped_column(server_default="0")

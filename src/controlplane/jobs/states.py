@@ -2,42 +2,66 @@
 The life of a job as data, and the frozen values its steps get and give. Pure.
 """
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from datetime import datetime
 
 from controlplane.kit.states import State, StateTable
 from controlplane.nodes.states import ProviderRef
 
 ENDS = frozenset({"succeeded", "failed", "cancelled"})
+DAY_S = 86_400.0
 
 JOB_STATES = StateTable(
     kind="job",
     states=(
         State(
-            "queued", "moving", frozenset({"admitted", "failed", "cancelled"}), 30 * 86400, "failed", says="Waits for its cluster."
+            "queued", "moving", frozenset({"admitted", "failed", "cancelled"}), 30 * DAY_S, "failed", says="Waits for its cluster."
         ),
         State(
-            "admitted", "moving", frozenset({"starting", "queued"}) | ENDS, 3600, "failed", says="May be handed to the scheduler."
+            "admitted",
+            "moving",
+            frozenset({"starting", "unknown", "failed", "cancelled"}),
+            3600,
+            "failed",
+            keeps_trying=True,
+            says="May be handed to the scheduler.",
         ),
         State(
             "starting",
             "moving",
-            frozenset({"running", "completing", "queued", "unknown"}),
-            30 * 86400,
+            frozenset({"running", "completing", "unknown"}),
+            30 * DAY_S,
             "completing",
+            keeps_trying=True,
             says="With the scheduler.",
         ),
         State(
-            "running", "moving", frozenset({"completing", "starting", "queued", "unknown"}), 60 * 86400, "completing", says="Runs."
+            "running",
+            "moving",
+            frozenset({"completing", "starting", "unknown"}),
+            60 * DAY_S,
+            "completing",
+            keeps_trying=True,
+            says="Runs.",
         ),
-        State("completing", "moving", frozenset({"queued"}) | ENDS, 3600, "failed", says="Ended; its output is being collected."),
+        State(
+            "completing",
+            "moving",
+            frozenset({"queued"}) | ENDS,
+            3600,
+            "failed",
+            keeps_trying=True,
+            says="Ended; its output is being collected.",
+        ),
         State(
             "unknown",
             "moving",
-            frozenset({"starting", "running", "completing", "queued"}),
-            86400,
+            frozenset({"starting", "running", "completing"}),
+            DAY_S,
             "completing",
-            says="The scheduler cannot say.",
+            keeps_trying=True,
+            says="The scheduler does not say.",
         ),
         State("succeeded", "final", says="Ended with exit code 0."),
         State("failed", "final", says="Ended otherwise; see failure_class."),
@@ -45,7 +69,61 @@ JOB_STATES = StateTable(
     ),
 )
 
+HOME_READY = frozenset({"running", "degraded", "updating"})
+"""Cluster states in which jobs are handed over."""
+HOME_LOST = frozenset({"failed", "deleting", "deleted"})
+"""Cluster states from which none comes back."""
 RESTARTS_BY_ITSELF = frozenset({"node_fault", "fabric_fault", "provider_fault", "preempted"})
+FAILURE_WORDS = {
+    "user_error": "The script did not end well.",
+    "out_of_memory": "It ran out of memory.",
+    "node_fault": "A node failed under it.",
+    "fabric_fault": "The fabric failed under it.",
+    "preempted": "It had to make room for other work.",
+    "time_limit": "It ran into its time limit.",
+    "provider_fault": "The scheduler could not run it.",
+    "unknown": "Nobody can say how it ended.",
+}
+"""What each failure class means; these are all that a job can have."""
+
+OUTPUT_CAP_BYTES = 16 * 1024 * 1024
+"""Output kept of one attempt."""
+PIECE_BYTES = 64 * 1024
+"""Output read by one step."""
+TRUNCATED = b"\n[the output goes on; only its first 16 MiB are kept]\n"
+"""Stands behind the last byte that was kept, so that more than the cap is stored exactly when something was cut off."""
+ABSENCE_GAP_S = 90.0
+"""A job is believed lost when the scheduler did not know it twice, this long apart: longer than its answers may be stale."""
+
+
+def poll_in_s(state_age_s: float) -> float:
+    """
+    When a job is looked at again: every 2 s while its state is fresh, every 15 s in the end.
+    """
+    return min(15.0, max(2.0, state_age_s / 20))
+
+
+def restart_in_s(restarts: int) -> float:
+    """
+    How long to wait before the next restart, when there were so many: 5 s, doubling, at most 5 minutes.
+    """
+    return float(min(300, 5 * 2 ** min(restarts, 10)))
+
+
+@dataclass(frozen=True, slots=True)
+class JobFilter:
+    """
+    Which jobs of a project are wanted.
+    """
+
+    state: str | None = None
+    """In this state."""
+    cluster_id: str | None = None
+    """On this cluster."""
+    labels: Mapping[str, str] = field(default_factory=dict)
+    """With all of these labels."""
+    created_after: datetime | None = None
+    """Later than this."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,6 +174,22 @@ class JobSnapshot:
     """Output stored of this attempt."""
     instances: dict[str, str]
     """Member ref to the tenant's instance id."""
+    state_age_s: float = 0.0
+    """How long it has been in its state, by the database's clock."""
+    unsure: bool = False
+    """Whether a submit may have taken effect that we have no answer of."""
+    verdict: str = ""
+    """How the attempt ended: a final state, or empty."""
+    exit_code: int | None = None
+    """Of the script, when it ended."""
+    failure_class: str | None = None
+    """Why it failed, when it did."""
+    ran: bool = False
+    """Whether the attempt was ever seen running."""
+    placement: tuple[str, ...] = ()
+    """Instance ids stored for the attempt."""
+    requeues: int = 0
+    """Restarts of this attempt by the scheduler that were counted."""
 
     @property
     def token(self) -> str:
@@ -119,6 +213,8 @@ class JobFacts:
     """That ended it."""
     failure_class: str | None = None
     """When it failed."""
+    verdict: str | None = None
+    """The final state that the attempt's end stands for."""
     placement: tuple[str, ...] | None = None
     """Instance ids."""
     started_at: datetime | None = None
@@ -127,13 +223,17 @@ class JobFacts:
     """Provider's clock."""
     expected_start_at: datetime | None = None
     """Provider's estimate."""
+    observed: bool = False
+    """Whether the scheduler was seen: then no estimate means that there is none any more."""
     requeues: int | None = None
-    """Restarts by the scheduler."""
+    """Restarts of this attempt by the scheduler."""
     log_offset: int | None = None
     """Where `log` starts."""
     log: bytes = b""
     """New output."""
     next_attempt: bool = False
     """Whether another try begins."""
+    resume_in_s: float = 0.0
+    """When the next try may begin."""
     issue: tuple[str, str] | None = None
     """(code, message)."""

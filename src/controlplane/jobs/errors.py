@@ -1,0 +1,41 @@
+"""
+What can go wrong with jobs.
+"""
+
+from controlplane.kit.errors import Conflict, NoCapacity
+
+
+class ClusterRunsNoJobs(Conflict):
+    """
+    Clusters of this kind have no scheduler of ours; field `hint`.
+    """
+
+    code = "cluster_runs_no_jobs"
+    title = "This cluster runs no jobs"
+
+
+class ClusterNotUsable(Conflict):
+    """
+    The cluster has failed or is going; field `cluster_state`.
+    """
+
+    code = "cluster_not_usable"
+    title = "The cluster is not usable"
+
+
+class JobEnded(Conflict):
+    """
+    The job has ended; field `state`.
+    """
+
+    code = "job_ended"
+    title = "The job has ended"
+
+
+class GangTooLarge(NoCapacity):
+    """
+    The job asks for more than its cluster has: fields `resource`, `limit`, `requested`.
+    """
+
+    code = "job_larger_than_cluster"
+    title = "The job is larger than its cluster"

@@ -1,0 +1,173 @@
+"""
+Every statement on jobs and their output; a tenant's rows are asked for by tenant and project.
+"""
+
+import json
+from collections.abc import Mapping, Sequence
+from datetime import datetime
+from typing import Any
+
+from sqlalchemy import Select, select, text, update
+from sqlalchemy.dialects.postgresql import insert
+from sqlalchemy.orm import Session
+
+from controlplane.jobs.models import JobLogRow, JobRow
+from controlplane.jobs.states import PIECE_BYTES, TRUNCATED, JobFilter
+from controlplane.kit.clock import CpClock
+from controlplane.kit.paging import Page, PageAsk, fetch_page
+
+LONGEST_PIECE_BYTES = PIECE_BYTES + len(TRUNCATED)
+
+
+def add(session: Session, row: JobRow) -> None:
+    """
+    The job is stored, and its defaults are known.
+    """
+    session.add(row)
+    session.flush()
+    session.refresh(row)
+
+
+def find(session: Session, tenant_id: str, project_id: str, job_id: str) -> JobRow | None:
+    """
+    The tenant's job, or None.
+    """
+    return session.execute(
+        select(JobRow)
+        .where(JobRow.id == job_id, JobRow.tenant_id == tenant_id, JobRow.project_id == project_id)
+        .execution_options(populate_existing=True)
+    ).scalar_one_or_none()
+
+
+def page(session: Session, tenant_id: str, project_id: str, wanted: JobFilter, ask: PageAsk) -> Page[JobRow]:
+    """
+    A page of the project's jobs, oldest first.
+    """
+    query: Select[Any] = select(JobRow).where(JobRow.tenant_id == tenant_id, JobRow.project_id == project_id)
+    if wanted.state is not None:
+        query = query.where(JobRow.state == wanted.state)
+    if wanted.cluster_id is not None:
+        query = query.where(JobRow.cluster_id == wanted.cluster_id)
+    if wanted.labels:
+        query = query.where(JobRow.labels.contains(dict(wanted.labels)))
+    if wanted.created_after is not None:
+        query = query.where(JobRow.created_at > wanted.created_after)
+    return fetch_page(session, query, JobRow.__table__.c.id, ask)
+
+
+def mark_cancelled(session: Session, job_id: str) -> bool:
+    """
+    The wish to stop the job is on record; False when it was before.
+    """
+    done = session.execute(
+        update(JobRow)
+        .where(JobRow.id == job_id, JobRow.cancel_requested_at.is_(None))
+        .values(cancel_requested_at=CpClock(), updated_at=CpClock(), version=JobRow.version + 1)
+        .returning(JobRow.id)
+        .execution_options(synchronize_session=False)
+    )
+    return done.scalar_one_or_none() is not None
+
+
+def clock(session: Session) -> datetime:
+    """
+    The database's clock.
+    """
+    return session.execute(select(CpClock())).scalar_one()
+
+
+STORE = text(
+    """
+    UPDATE jobs j SET
+      external_id = coalesce(f.external_id, j.external_id),
+      exit_code = coalesce(f.exit_code, j.exit_code),
+      signal = coalesce(f.signal, j.signal),
+      failure_class = CASE WHEN f.verdict IS NOT NULL THEN f.failure_class ELSE coalesce(f.failure_class, j.failure_class) END,
+      verdict = coalesce(f.verdict, j.verdict),
+      placement = coalesce(f.placement, j.placement),
+      started_at = coalesce(f.started_at, j.started_at),
+      ended_at = coalesce(f.ended_at, j.ended_at, CASE WHEN f.final THEN cp_clock() END),
+      expected_start_at = CASE WHEN f.observed THEN f.expected_start_at ELSE j.expected_start_at END,
+      requeues = j.requeues + greatest(0, coalesce(f.requeues, j.attempt_requeues) - j.attempt_requeues),
+      attempt_requeues = greatest(j.attempt_requeues, coalesce(f.requeues, 0)),
+      log_bytes = coalesce(f.log_end, j.log_bytes),
+      issues = CASE WHEN f.issue IS NULL OR j.issues @> jsonb_build_array(f.issue) THEN j.issues ELSE j.issues || f.issue END,
+      version = j.version + CASE WHEN
+          (f.placement IS NOT NULL AND f.placement <> j.placement) OR f.started_at <> j.started_at OR f.issue IS NOT NULL
+          OR (f.observed AND f.expected_start_at IS DISTINCT FROM j.expected_start_at) OR f.requeues > j.attempt_requeues
+        THEN 1 ELSE 0 END
+    FROM jsonb_to_recordset(CAST(:facts AS jsonb)) AS f(
+      id text, external_id text, exit_code bigint, signal bigint, failure_class text, verdict text, placement jsonb,
+      started_at timestamptz, ended_at timestamptz, expected_start_at timestamptz, observed boolean, requeues bigint,
+      log_end bigint, issue jsonb, final boolean)
+    WHERE j.id = f.id
+    """
+)
+NEXT_ATTEMPT = text(
+    """
+    UPDATE jobs j SET
+      attempt = j.attempt + 1, requeues = j.requeues + 1, attempt_requeues = 0, external_id = '', exit_code = NULL, signal = NULL,
+      failure_class = NULL, verdict = '', placement = '[]'::jsonb, started_at = NULL, ended_at = NULL, expected_start_at = NULL,
+      log_bytes = 0, issues = '[]'::jsonb,
+      due_at = cp_clock() + make_interval(secs => CASE WHEN j.cancel_requested_at IS NULL THEN f.resume_in_s ELSE 0 END)
+    FROM jsonb_to_recordset(CAST(:facts AS jsonb)) AS f(id text, resume_in_s double precision)
+    WHERE j.id = f.id
+    """
+)
+
+
+def store(session: Session, facts: Sequence[Mapping[str, Any]]) -> None:
+    """
+    What was learnt of the jobs stands in their rows; one statement for all.
+    """
+    if facts:
+        session.execute(STORE, {"facts": json.dumps(list(facts))})
+
+
+def begin_next_attempt(session: Session, facts: Sequence[Mapping[str, Any]]) -> None:
+    """
+    The jobs' rows tell of a fresh attempt that may begin in `resume_in_s`, or at once to be cancelled.
+    """
+    if facts:
+        session.execute(NEXT_ATTEMPT, {"facts": json.dumps(list(facts))})
+
+
+def add_pieces(session: Session, pieces: Sequence[Mapping[str, Any]]) -> None:
+    """
+    The pieces of output are stored; one that is there already stays as it is.
+    """
+    if pieces:
+        session.execute(insert(JobLogRow).on_conflict_do_nothing(), list(pieces))
+
+
+def read_output(session: Session, job: JobRow, attempt: int, *, after: int, limit: int) -> bytes:
+    """
+    Up to `limit` bytes of what the attempt printed, from the offset on.
+    """
+    rows = session.execute(
+        select(JobLogRow.byte_offset, JobLogRow.data)
+        .where(
+            JobLogRow.job_id == job.id,
+            JobLogRow.tenant_id == job.tenant_id,
+            JobLogRow.attempt == attempt,
+            JobLogRow.byte_offset > after - LONGEST_PIECE_BYTES,
+            JobLogRow.byte_offset < after + limit,
+        )
+        .order_by(JobLogRow.byte_offset)
+    ).all()
+    return b"".join(bytes(row.data)[max(0, after - row.byte_offset) :] for row in rows)[:limit]
+
+
+def output_bytes(session: Session, job: JobRow, attempt: int) -> int:
+    """
+    How much of the attempt's output is stored.
+    """
+    if attempt == job.attempt:
+        return job.log_bytes
+    last = session.execute(
+        select(JobLogRow.byte_offset, JobLogRow.data)
+        .where(JobLogRow.job_id == job.id, JobLogRow.tenant_id == job.tenant_id, JobLogRow.attempt == attempt)
+        .order_by(JobLogRow.byte_offset.desc())
+        .limit(1)
+    ).one_or_none()
+    return 0 if last is None else last.byte_offset + len(last.data)

@@ -1,0 +1,265 @@
+"""
+Jobs on the wire.
+"""
+
+import re
+from typing import Annotated, Self
+
+from pydantic import AfterValidator, Field, StringConstraints
+
+from controlplane.jobs.models import JobRow
+from controlplane.jobs.service import JobOrder, Slice
+from controlplane.web.schemas import Body, Issue, Labels, Moment, Out, Status
+
+MAX_SCRIPT_BYTES = 64 * 1024
+MAX_VALUE_BYTES = 4 * 1024
+MAX_ENV_BYTES = 128 * 1024
+SCRIPT = '#!/bin/bash\nsrun python train.py --resume "$CHECKPOINTS"\n'
+
+
+def _check_script(script: str) -> str:
+    if not script.startswith("#!"):
+        raise ValueError("the script must begin with #!, for example #!/bin/bash")
+    if "\x00" in script:
+        raise ValueError("a script cannot hold NUL")
+    if "\r\n" in script:
+        raise ValueError("the script has DOS line ends; send it with \\n alone")
+    if len(script.encode(errors="replace")) > MAX_SCRIPT_BYTES:
+        raise ValueError(f"a script has at most {MAX_SCRIPT_BYTES} bytes")
+    return script
+
+
+def _check_value(value: str) -> str:
+    if re.search(r"[\x00\r\n]", value):
+        raise ValueError("a value cannot hold NUL or line ends")
+    if len(value.encode(errors="replace")) > MAX_VALUE_BYTES:
+        raise ValueError(f"a value has at most {MAX_VALUE_BYTES} bytes")
+    return value
+
+
+def _check_env(env: dict[str, str]) -> dict[str, str]:
+    if sum(len(name) + len(value.encode(errors="replace")) for name, value in env.items()) > MAX_ENV_BYTES:
+        raise ValueError(f"the environment has at most {MAX_ENV_BYTES} bytes")
+    if any(name.upper().startswith("SLURM_") for name in env):
+        raise ValueError("names that begin with SLURM_ are the scheduler's")
+    return env
+
+
+JobName = Annotated[
+    str,
+    StringConstraints(min_length=1, max_length=63, pattern=r"^[a-z0-9]([a-z0-9-]*[a-z0-9])?$"),
+    Field(description="Lower-case letters, digits and dashes; several jobs may share a name.", examples=["train-7b"]),
+]
+EnvName = Annotated[str, StringConstraints(max_length=128, pattern=r"^[A-Za-z_][A-Za-z0-9_]*$")]
+
+
+class Restart(Body):
+    """
+    When a job starts again by itself: after faults that are not its own (nodes, fabric, provider, preemption).
+    """
+
+    max_restarts: int = Field(default=3, ge=0, le=10, description="How often at most.", examples=[3])
+
+
+class JobSpec(Body):
+    """
+    What shall run, and where.
+    """
+
+    cluster_id: str = Field(
+        min_length=1,
+        max_length=64,
+        description="A Slurm cluster of the same project.",
+        examples=["clu_01k5x7p3r8w2v6t9q4n0m1c2d3"],
+    )
+    nodes: int = Field(default=1, ge=1, le=4096, description="Nodes of the gang: all start together or none.", examples=[4])
+    gpus_per_node: int = Field(default=0, ge=0, le=16, description="GPUs on each node; 0 for none.", examples=[8])
+    tasks_per_node: int | None = Field(
+        default=None,
+        ge=1,
+        le=1024,
+        description="Tasks a bare `srun` starts on each node; one per GPU when left out, and at least one.",
+        examples=[8],
+    )
+    script: Annotated[str, AfterValidator(_check_script)] = Field(
+        min_length=2,
+        max_length=MAX_SCRIPT_BYTES,
+        description="A batch script that begins with `#!`; it runs on the first node. At most 64 KiB.",
+        examples=[SCRIPT],
+    )
+    env: Annotated[dict[EnvName, Annotated[str, AfterValidator(_check_value)]], AfterValidator(_check_env)] = Field(
+        default={},
+        max_length=64,
+        description="Environment of the script; shown to everybody who may read the job, so no place for secrets.",
+        examples=[{"CHECKPOINTS": "/data/run-1"}],
+    )
+    time_limit_s: int = Field(
+        default=86_400, ge=60, le=31 * 86_400, description="It is ended after this, in seconds.", examples=[86_400]
+    )
+    restart: Restart = Field(default_factory=Restart, description="When it starts again by itself.")
+
+
+class JobCreate(Body):
+    """
+    A job to run.
+    """
+
+    name: JobName
+    labels: Labels = Field(default_factory=dict)
+    spec: JobSpec = Field(description="What shall run.")
+
+    def order(self) -> JobOrder:
+        """
+        The job with its defaults filled in.
+        """
+        spec = self.spec.model_dump()
+        spec["tasks_per_node"] = self.spec.tasks_per_node or max(1, self.spec.gpus_per_node)
+        return JobOrder(
+            name=self.name,
+            labels=dict(self.labels),
+            cluster_id=self.spec.cluster_id,
+            nodes=self.spec.nodes,
+            gpus_per_node=self.spec.gpus_per_node,
+            spec=spec,
+        )
+
+
+class RestartOut(Out):
+    """
+    When a job starts again by itself.
+    """
+
+    max_restarts: int = Field(description="How often at most.", examples=[3])
+
+
+class JobSpecOut(Out):
+    """
+    What runs, and where, with defaults filled in.
+    """
+
+    cluster_id: str = Field(description="Where it runs.", examples=["clu_01k5x7p3r8w2v6t9q4n0m1c2d3"])
+    nodes: int = Field(description="Nodes of the gang.", examples=[4])
+    gpus_per_node: int = Field(description="GPUs on each node.", examples=[8])
+    tasks_per_node: int = Field(description="Tasks a bare `srun` starts on each node.", examples=[8])
+    script: str = Field(description="The batch script.", examples=[SCRIPT])
+    env: dict[str, str] = Field(description="Environment of the script.", examples=[{"CHECKPOINTS": "/data/run-1"}])
+    time_limit_s: int = Field(description="It is ended after this, in seconds.", examples=[86_400])
+    restart: RestartOut = Field(description="When it starts again by itself.")
+
+
+class JobStatus(Status):
+    """
+    Where a job stands; times are the scheduler's.
+    """
+
+    attempt: int = Field(description="The try under way: 1, 2, …", examples=[1])
+    restarts: int = Field(description="How often it was started again, by its scheduler or by us.", examples=[0])
+    exit_code: int | None = Field(description="Of the script, when the attempt has ended.", examples=[None])
+    signal: int | None = Field(description="The signal that ended it.", examples=[None])
+    failure_class: str | None = Field(
+        description="Why it failed: user_error, out_of_memory, node_fault, fabric_fault, preempted, time_limit, provider_fault or unknown.",
+        examples=[None],
+    )
+    instances: list[str] = Field(
+        description="Instances of its cluster that the attempt runs, or ran, on.", examples=[["ins_01k5x7p3r8w2v6t9q4n0m1c2d3"]]
+    )
+    started_at: Moment | None = Field(description="When the attempt started.", examples=["2026-03-01T10:00:00Z"])
+    ended_at: Moment | None = Field(description="When it ended.", examples=[None])
+    expected_start_at: Moment | None = Field(description="The scheduler's estimate while it waits.", examples=[None])
+    cancel_requested_at: Moment | None = Field(description="When somebody asked to stop it.", examples=[None])
+    log_bytes: int = Field(description="Output of the attempt that can be read now.", examples=[18_432])
+
+
+class JobOut(Out):
+    """
+    Work with an end.
+    """
+
+    id: str = Field(description="Never changes.", examples=["job_01k5x7p3r8w2v6t9q4n0m1c2d3"])
+    name: str = Field(description="For people; several jobs may share it.", examples=["train-7b"])
+    labels: dict[str, str] = Field(description="Free key-value pairs.", examples=[{"team": "vision"}])
+    created_at: Moment = Field(description="When it was accepted.", examples=["2026-03-01T09:59:00Z"])
+    updated_at: Moment = Field(description="When it was last looked at or changed.", examples=["2026-03-01T10:00:00Z"])
+    spec: JobSpecOut = Field(description="The job as asked for.")
+    status: JobStatus = Field(description="Where it stands.")
+    version: int = Field(description="Rises with every change; the ETag.", examples=[3])
+
+    @classmethod
+    def of(cls, row: JobRow) -> Self:
+        """
+        The row as its owner may see it: nothing of the scheduler's own words, no names of machines.
+        """
+        status = JobStatus(
+            state=row.state,
+            reason=row.reason,
+            since=row.state_since,
+            deadline=row.deadline_at,
+            issues=[Issue(**issue) for issue in row.issues],
+            attempt=row.attempt,
+            restarts=row.requeues,
+            exit_code=row.exit_code,
+            signal=row.signal,
+            failure_class=row.failure_class,
+            instances=list(row.placement),
+            started_at=row.started_at,
+            ended_at=row.ended_at,
+            expected_start_at=row.expected_start_at,
+            cancel_requested_at=row.cancel_requested_at,
+            log_bytes=row.log_bytes,
+        )
+        return cls(
+            id=row.id,
+            name=row.name,
+            labels=row.labels,
+            created_at=row.created_at,
+            updated_at=row.updated_at,
+            spec=JobSpecOut.model_validate(row.spec),
+            status=status,
+            version=row.version,
+        )
+
+
+class LogPiece(Out):
+    """
+    Some output of one attempt.
+    """
+
+    attempt: int = Field(description="Which try printed it.", examples=[1])
+    offset: int = Field(description="Where it starts, in bytes of the attempt's output.", examples=[0])
+    text: str = Field(description="As printed; bytes that are not UTF-8 are replaced by U+FFFD.", examples=["step 100 loss 2.31\n"])
+
+
+class LogPage(Out):
+    """
+    Output from an offset on.
+    """
+
+    items: list[LogPiece] = Field(description="In order; empty when there is nothing new.")
+    next_offset: int = Field(description="Send it as `after` for what follows.", examples=[19])
+    complete: bool = Field(description="True when nothing will follow in this attempt.", examples=[False])
+
+    @classmethod
+    def of(cls, part: Slice) -> Self:
+        """
+        The slice as a page.
+        """
+        items = [LogPiece(attempt=part.attempt, offset=part.offset, text=part.text)] if part.text else []
+        return cls(items=items, next_offset=part.next_offset, complete=part.complete)
+
+
+class Action(Out):
+    """
+    A verb and whether it is allowed now.
+    """
+
+    name: str = Field(description="The verb: POST it under `actions/`.", examples=["cancel"])
+    allowed: bool = Field(description="Whether it is allowed now.", examples=[True])
+    reason: str = Field(description="Why not; empty when allowed.", examples=[""])
+
+
+class Actions(Out):
+    """
+    The verbs of a job.
+    """
+
+    items: list[Action] = Field(description="All verbs.")

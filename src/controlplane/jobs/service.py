@@ -1,0 +1,378 @@
+"""
+What can be done with jobs; the only writer of their rows.
+"""
+
+import codecs
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import Any
+
+from sqlalchemy import RowMapping
+from sqlalchemy.orm import Session
+
+from controlplane.clusters import service as clusters
+from controlplane.clusters.states import Home
+from controlplane.identity import service as identity
+from controlplane.jobs import repository
+from controlplane.jobs.errors import ClusterNotUsable, ClusterRunsNoJobs, GangTooLarge, JobEnded
+from controlplane.jobs.models import JobRow
+from controlplane.jobs.states import ENDS, HOME_LOST, HOME_READY, JOB_STATES, JobFacts, JobFilter, JobSnapshot
+from controlplane.kit.access import Principal
+from controlplane.kit.clock import CpClock, rfc3339
+from controlplane.kit.errors import FieldError, Invalid, NotFound
+from controlplane.kit.events import Event, Move, record
+from controlplane.kit.ids import new_id
+from controlplane.kit.lifecycle import Claim, Result, wake
+from controlplane.kit.outcome import Advance, Fail, Outcome, Wait
+from controlplane.kit.paging import Page, PageAsk
+
+PRODUCT = "slurm"
+"""The kind of cluster that runs jobs."""
+
+
+@dataclass(frozen=True, slots=True)
+class JobOrder:
+    """
+    A job as it was asked for, defaults filled in.
+    """
+
+    name: str
+    """For people."""
+    labels: dict[str, str]
+    """Free key-value pairs."""
+    cluster_id: str
+    """Where it shall run."""
+    nodes: int
+    """All or none."""
+    gpus_per_node: int
+    """GPUs on each."""
+    spec: dict[str, Any]
+    """All of it, as stored and shown."""
+
+
+def create_job(session: Session, principal: Principal, project_id: str, order: JobOrder) -> JobRow:
+    """
+    The job is queued. Raises NotFound for a cluster of another project, ClusterRunsNoJobs, ClusterNotUsable, GangTooLarge.
+    """
+    principal.check_project(project_id)
+    home = clusters.homes(session, [order.cluster_id]).get(order.cluster_id)
+    if home is None or home.project_id != project_id or home.tenant_id != principal.tenant_id:
+        raise NotFound
+    _check_home(home, order)
+    initial = JOB_STATES.by_name[JOB_STATES.initial]
+    row = JobRow(
+        id=new_id("job"),
+        tenant_id=home.tenant_id,
+        project_id=project_id,
+        cluster_id=order.cluster_id,
+        name=order.name,
+        labels=order.labels,
+        spec=order.spec,
+        state=initial.name,
+        reason=initial.says,
+        deadline_at=CpClock() + timedelta(seconds=initial.longest_stay_s or 0),
+    )
+    repository.add(session, row)
+    record(session, [_event(row, "queued", {"state": row.state})], [Move("job", row.id, "", row.state, row.reason, row.tenant_id)])
+    return row
+
+
+def _check_home(home: Home, order: JobOrder) -> None:
+    if home.kind != PRODUCT:
+        raise ClusterRunsNoJobs(
+            f"{home.cluster_id} is a {home.kind} cluster; jobs run on clusters of the kind {PRODUCT}.",
+            hint=f"Order a cluster with kind {PRODUCT}, or start the work on this one yourself with its credentials.",
+        )
+    if home.state in HOME_LOST:
+        raise ClusterNotUsable(
+            f"{home.cluster_id} is {home.state}; name a cluster that runs or is being made.", cluster_state=home.state
+        )
+    too_large = _too_large(home, nodes=order.nodes, gpus_per_node=order.gpus_per_node)
+    if too_large is not None:
+        raise too_large
+
+
+def _too_large(home: Home, *, nodes: int, gpus_per_node: int) -> GangTooLarge | None:
+    """
+    Only a cluster that runs in full tells by its members how many nodes it has.
+    """
+    if home.gpus_per_node and gpus_per_node > home.gpus_per_node:
+        words = f"{gpus_per_node} GPUs per node asked; the nodes of {home.cluster_id} have {home.gpus_per_node}."
+        return GangTooLarge(words, resource="gpus_per_node", limit=home.gpus_per_node, requested=gpus_per_node)
+    if home.state == "running" and nodes > len(home.instances):
+        words = f"{nodes} nodes asked; {home.cluster_id} has {len(home.instances)}. Ask for fewer or let the cluster grow."
+        return GangTooLarge(words, resource="nodes", limit=len(home.instances), requested=nodes)
+    return None
+
+
+def get_job(session: Session, principal: Principal, project_id: str, job_id: str) -> JobRow:
+    """
+    The job. Raises NotFound.
+    """
+    principal.check_project(project_id)
+    row = repository.find(session, principal.tenant_id, project_id, job_id)
+    if row is None:
+        raise NotFound
+    return row
+
+
+def list_jobs(session: Session, principal: Principal, project_id: str, wanted: JobFilter, ask: PageAsk) -> Page[JobRow]:
+    """
+    A page of the project's jobs. Raises NotFound for an unknown project, Invalid for a state that does not exist.
+    """
+    identity.get_project(session, principal, project_id)
+    if wanted.state is not None and wanted.state not in JOB_STATES.by_name:
+        known = ", ".join(JOB_STATES.by_name)
+        raise Invalid("There is no such state.", errors=[FieldError("query.state", "unknown_state", f"One of {known}.")])
+    return repository.page(session, principal.tenant_id, project_id, wanted, ask)
+
+
+def cancel_job(session: Session, principal: Principal, project_id: str, job_id: str) -> JobRow:
+    """
+    The wish to stop the job is on record and honoured at its next step; one that has ended stays as it is.
+    """
+    row = get_job(session, principal, project_id, job_id)
+    if row.state in ENDS:
+        return row
+    if repository.mark_cancelled(session, job_id):
+        record(session, [_event(row, "cancel_requested", {"state": row.state})])
+    wake(session, "jobs", [job_id])
+    return get_job(session, principal, project_id, job_id)
+
+
+def stop_job(session: Session, principal: Principal, project_id: str, job_id: str) -> JobRow:
+    """
+    As `cancel_job`, for a job that has not ended. Raises JobEnded.
+    """
+    row = get_job(session, principal, project_id, job_id)
+    reason = cancel_refusal(row)
+    if reason:
+        raise JobEnded(reason, state=row.state)
+    return cancel_job(session, principal, project_id, job_id)
+
+
+def cancel_refusal(row: JobRow) -> str:
+    """
+    Why the job cannot be cancelled now; empty when it can.
+    """
+    return f"The job has ended: it {row.state if row.state != 'cancelled' else 'was cancelled'}." if row.state in ENDS else ""
+
+
+@dataclass(frozen=True, slots=True)
+class Slice:
+    """
+    A part of what an attempt printed.
+    """
+
+    attempt: int
+    """Which try."""
+    offset: int
+    """Where it starts, in bytes."""
+    text: str
+    """The bytes as text; what is not UTF-8 is replaced, and no character is cut in two."""
+    next_offset: int
+    """Where the next part starts."""
+    complete: bool
+    """Whether nothing will follow in this attempt."""
+
+
+def read_logs(session: Session, job: JobRow, *, attempt: int | None, after: int, limit_bytes: int) -> Slice:
+    """
+    Output of an attempt, the present one by default, from a byte offset on. Raises NotFound for an attempt that never was.
+    """
+    number = job.attempt if attempt is None else attempt
+    if not 1 <= number <= job.attempt:
+        raise NotFound("The job has had no such attempt.")
+    data = repository.read_output(session, job, number, after=after, limit=limit_bytes)
+    closed = number < job.attempt or job.state in ENDS
+    last = closed and after + len(data) >= repository.output_bytes(session, job, number)
+    decoder = codecs.getincrementaldecoder("utf-8")("replace")
+    text = decoder.decode(data, final=last)
+    held_back = 0 if last else len(decoder.getstate()[0])
+    return Slice(number, after, text, after + len(data) - held_back, last)
+
+
+FOLLOWED_BYTES = 64 * 1024
+POSITION = re.compile(r"^([1-9][0-9]{0,8}):(0|[1-9][0-9]{0,14})$")
+News = tuple[str, str, dict[str, Any]]
+
+
+def follow_logs(session: Session, principal: Principal, position: str, *, project_id: str, job_id: str) -> tuple[list[News], bool]:
+    """
+    What was printed since the position `<attempt>:<offset>` (empty: from the start of the present attempt), as events with the
+    position behind each, and whether the job has ended and nothing follows. Raises NotFound, Invalid for a wrong position.
+    """
+    job = get_job(session, principal, project_id, job_id)
+    found = POSITION.match(position or f"{job.attempt}:0")
+    if found is None:
+        raise Invalid(
+            "The position is not one of ours.",
+            errors=[FieldError("header.Last-Event-ID", "invalid_position", "Send the id of an event of this stream.")],
+        )
+    part = read_logs(session, job, attempt=int(found[1]), after=int(found[2]), limit_bytes=FOLLOWED_BYTES)
+    here = f"{part.attempt}:{part.next_offset}"
+    news: list[News] = []
+    if part.text:
+        news.append((here, "output", {"attempt": part.attempt, "offset": part.offset, "text": part.text}))
+    if part.complete and part.attempt < job.attempt:
+        news.append((f"{part.attempt + 1}:0", "attempt", {"attempt": part.attempt + 1}))
+    over = part.complete and part.attempt == job.attempt
+    if over:
+        end = {"state": job.state, "exit_code": job.exit_code, "failure_class": job.failure_class}
+        news.append((here, "end", end))
+    return news, over
+
+
+def admit(session: Session, claims: Sequence[Claim]) -> Mapping[str, Sequence[Outcome]]:
+    """
+    What becomes of queued jobs, all at once.
+    """
+    homes = clusters.homes(session, sorted({claim.row["cluster_id"] for claim in claims}))
+    return {claim.id: [_admission(claim, homes.get(claim.row["cluster_id"]))] for claim in claims}
+
+
+def _admission(claim: Claim, home: Home | None) -> Outcome:
+    if claim.row["cancel_requested_at"] is not None:
+        return Advance("cancelled", "Cancelled before it was handed to the scheduler.")
+    theirs = JobFacts(failure_class="user_error")
+    if home is None or home.state in HOME_LOST:
+        state = "deleted" if home is None else home.state
+        return Fail("cluster_gone", f"Its cluster is {state}.", facts=theirs)
+    if claim.overdue:
+        return Fail("queued_too_long", "Its cluster did not come to run in time.", facts=theirs)
+    if home.state not in HOME_READY:
+        return Wait(f"Waits for its cluster, which is {home.state}.", 5.0)
+    spec = claim.row["spec"]
+    too_large = _too_large(home, nodes=spec["nodes"], gpus_per_node=spec["gpus_per_node"])
+    if too_large is not None:
+        return Fail(too_large.code, too_large.detail, facts=theirs)
+    return Advance("admitted")
+
+
+def snapshots(session: Session, claims: Sequence[Claim]) -> Mapping[str, JobSnapshot]:
+    """
+    What the steps of the claimed jobs may know; two queries and what homes take, for any number.
+    """
+    homes = clusters.homes(session, sorted({claim.row["cluster_id"] for claim in claims}))
+    now = repository.clock(session)
+    return {
+        claim.id: _snapshot(claim, homes.get(claim.row["cluster_id"]), (now - claim.row["state_since"]).total_seconds())
+        for claim in claims
+    }
+
+
+def _snapshot(claim: Claim, home: Home | None, state_age_s: float) -> JobSnapshot:
+    row, spec = claim.row, claim.row["spec"]
+    return JobSnapshot(
+        id=claim.id,
+        state=claim.state,
+        step=claim.step,
+        attempt=row["attempt"],
+        tenant_id=row["tenant_id"],
+        cluster_id=row["cluster_id"],
+        cluster_state="deleted" if home is None else home.state,
+        user="" if home is None else home.user,
+        provider=None if home is None else home.provider,
+        script=spec["script"],
+        nodes=spec["nodes"],
+        gpus_per_node=spec["gpus_per_node"],
+        tasks_per_node=spec["tasks_per_node"],
+        time_limit_s=spec["time_limit_s"],
+        env=spec["env"],
+        gpu_model="" if home is None else home.gpu_model,
+        max_restarts=spec["restart"]["max_restarts"],
+        restarts=row["attempt"] - 1,
+        cancel=row["cancel_requested_at"] is not None,
+        log_bytes=row["log_bytes"],
+        instances={} if home is None else home.instances,
+        state_age_s=state_age_s,
+        unsure=claim.step == "unsure" or claim.attempts > 1,
+        verdict=row["verdict"],
+        exit_code=row["exit_code"],
+        failure_class=row["failure_class"],
+        ran=row["started_at"] is not None,
+        placement=tuple(row["placement"]),
+        requeues=row["attempt_requeues"],
+    )
+
+
+def apply(session: Session, results: Sequence[Result]) -> None:
+    """
+    What steps and decisions learnt is stored with the moves they made, in bulk.
+    """
+    told = [(one, facts) for one in results if (facts := _facts(one.outcome)) is not None]
+    repository.store(session, [_columns(one, facts) for one, facts in told])
+    repository.add_pieces(session, [_piece(one, facts) for one, facts in told if facts.log])
+    again = [(one, facts) for one, facts in told if facts.next_attempt]
+    repository.begin_next_attempt(session, [{"id": one.claim.id, "resume_in_s": facts.resume_in_s} for one, facts in again])
+    record(session, [event for one, facts in told for event in _news(one, facts)])
+
+
+def _facts(outcome: Outcome) -> JobFacts | None:
+    """
+    The outcome's facts; a failure or an end that brings none has some of its own.
+    """
+    facts = outcome.facts
+    if isinstance(outcome, Fail):
+        facts = facts if facts is not None else JobFacts(failure_class="provider_fault")
+    elif isinstance(outcome, Advance) and outcome.to in ENDS and facts is None:
+        facts = JobFacts()
+    return facts if isinstance(facts, JobFacts) else None
+
+
+def _columns(result: Result, facts: JobFacts) -> dict[str, Any]:
+    outcome = result.outcome
+    failed = isinstance(outcome, Fail)
+    code, message = (outcome.code, outcome.message) if isinstance(outcome, Fail) else facts.issue or ("", "")
+    return {
+        "id": result.claim.id,
+        "external_id": facts.external_id,
+        "exit_code": facts.exit_code,
+        "signal": facts.signal,
+        "failure_class": facts.failure_class,
+        "verdict": "failed" if failed else facts.verdict,
+        "placement": None if facts.placement is None else list(facts.placement),
+        "started_at": facts.started_at and rfc3339(facts.started_at),
+        "ended_at": facts.ended_at and rfc3339(facts.ended_at),
+        "expected_start_at": facts.expected_start_at and rfc3339(facts.expected_start_at),
+        "observed": facts.observed,
+        "requeues": facts.requeues,
+        "log_end": facts.log_offset + len(facts.log) if facts.log and facts.log_offset is not None else None,
+        "issue": {"code": code, "message": message} if code else None,
+        "final": failed or (isinstance(outcome, Advance) and outcome.to in ENDS),
+    }
+
+
+def _piece(result: Result, facts: JobFacts) -> dict[str, Any]:
+    return {
+        "job_id": result.claim.id,
+        "attempt": result.claim.row["attempt"],
+        "byte_offset": facts.log_offset or 0,
+        "tenant_id": result.claim.row["tenant_id"],
+        "data": facts.log,
+    }
+
+
+def _news(result: Result, facts: JobFacts) -> list[Event]:
+    """
+    Restarts, which no state shows for long: by the scheduler and by us.
+    """
+    row = result.claim.row
+    news = []
+    if facts.requeues is not None and facts.requeues > row["attempt_requeues"]:
+        news.append(_event(row, "requeued", {"attempt": row["attempt"], "requeues": facts.requeues}))
+    if facts.next_attempt:
+        news.append(_event(row, "restarted", {"attempt": row["attempt"] + 1, "failure_class": row["failure_class"]}))
+    return news
+
+
+def _event(row: JobRow | RowMapping, verb: str, data: dict[str, Any]) -> Event:
+    """
+    An event of a job, from its row or from what was read of it.
+    """
+    job_id, tenant_id, project_id = (
+        (row.id, row.tenant_id, row.project_id) if isinstance(row, JobRow) else (row["id"], row["tenant_id"], row["project_id"])
+    )
+    return Event(f"job.{verb}", "job", job_id, tenant_id, project_id, data)

@@ -1,0 +1,85 @@
+"""
+Handing a job to the scheduler, once.
+"""
+
+from controlplane.jobs.states import HOME_LOST, JobFacts, JobSnapshot
+from controlplane.jobs.steps.watching import facts_of, find
+from controlplane.kit.outcome import Advance, Fail, Outcome, Wait
+from controlplane.providers.clusters import JobSpec
+from controlplane.providers.errors import NoCapacity, NotFound, ProviderError, Refused, Transient, Unknown, Unsupported
+from controlplane.providers.toolbox import Toolbox
+
+UNSURE = "unsure"
+"""The part of the state in which a submit may have taken effect that we have no answer of."""
+
+
+def submit(job: JobSnapshot, tools: Toolbox) -> Outcome:
+    """
+    The attempt is with the scheduler, or it waits, or it is withdrawn without leaving anything there.
+    """
+    if job.cancel or job.cluster_state in HOME_LOST or job.provider is None:
+        return _withdraw(job, tools)
+    try:
+        external_id = tools.jobs(job.provider).submit(_spec(job))
+    except (Refused, Unsupported) as error:
+        return _refused(job, error)
+    except ProviderError as error:
+        return _not_now(job, error)
+    return Advance("starting", "Handed to the scheduler.", JobFacts(external_id=external_id))
+
+
+def _spec(job: JobSnapshot) -> JobSpec:
+    return JobSpec(
+        token=job.token,
+        cluster_id=job.cluster_id,
+        tenant_id=job.tenant_id,
+        user=job.user,
+        script=job.script,
+        nodes=job.nodes,
+        gpus_per_node=job.gpus_per_node,
+        tasks_per_node=job.tasks_per_node,
+        time_limit_s=job.time_limit_s,
+        env=dict(job.env),
+        gpu_model=job.gpu_model,
+    )
+
+
+def _not_now(job: JobSnapshot, error: ProviderError) -> Wait:
+    """
+    The submit is tried again, under the same token. Once it may have taken effect unseen, that is remembered until it is found.
+    """
+    words, retry_in_s = "The scheduler cannot be asked now; the operator has been told.", 60.0
+    if isinstance(error, NoCapacity):
+        words, retry_in_s = "The cluster has too few usable nodes for it now.", 15.0
+    elif isinstance(error, NotFound):
+        words, retry_in_s = "The scheduler does not know the cluster yet.", 10.0
+    elif isinstance(error, Transient):
+        words, retry_in_s = "The scheduler does not answer as it should; it is tried again.", error.retry_in_s
+    unsure = job.unsure or isinstance(error, Unknown)
+    return Wait(words, retry_in_s, step=UNSURE if unsure else None, detail=error.detail)
+
+
+def _refused(job: JobSnapshot, error: ProviderError) -> Outcome:
+    failure_class = "user_error" if error.code.startswith("job_") else "provider_fault"
+    words = "The scheduler turned the job down."
+    facts = JobFacts(failure_class=failure_class, issue=(error.code, words))
+    if job.unsure:
+        return Advance("unknown", f"{words} It is made sure that an earlier try left nothing behind.", facts)
+    return Fail(error.code, words, facts=facts, detail=error.detail)
+
+
+def _withdraw(job: JobSnapshot, tools: Toolbox) -> Outcome:
+    """
+    A job that may be with the scheduler is followed there; one that cannot be ends here.
+    """
+    if job.unsure:
+        try:
+            view = find(job, tools)
+        except NotFound:
+            return Advance("unknown", "It is made sure that the scheduler does not have it.")
+        return Advance("starting", "Found with the scheduler.", facts_of(job, view))
+    if job.cancel:
+        return Advance("cancelled", "Cancelled before it was handed to the scheduler.")
+    if job.cluster_state in HOME_LOST:
+        return Fail("cluster_gone", f"Its cluster is {job.cluster_state}.", facts=JobFacts(failure_class="user_error"))
+    return Wait("Waits for its cluster.", 5.0)

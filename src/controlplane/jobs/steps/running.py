@@ -1,0 +1,46 @@
+"""
+Watching a job that runs, and what it prints.
+"""
+
+from dataclasses import replace
+
+from controlplane.jobs.states import JobFacts, JobSnapshot, poll_in_s
+from controlplane.jobs.steps.watching import Reading, conclude, ended, facts_of, find, missing, patient, stop, waiting_words
+from controlplane.kit.outcome import Advance, Outcome, Wait
+from controlplane.providers.errors import NotFound, ProviderError
+from controlplane.providers.toolbox import Toolbox
+
+
+@patient
+def watch(job: JobSnapshot, tools: Toolbox) -> Outcome:
+    """
+    The job has ended, was queued again by its scheduler, is being cancelled, or runs on and its new output is known.
+    """
+    try:
+        view = find(job, tools)
+    except NotFound:
+        return missing()
+    facts = facts_of(job, view)
+    if ended(view):
+        return conclude(view, facts)
+    if job.cancel:
+        return stop(job, tools, facts)
+    if view.phase == "pending":
+        return Advance("starting", f"Queued again by the scheduler. {waiting_words(view)}", facts)
+    return _read(job, tools, facts)
+
+
+def _read(job: JobSnapshot, tools: Toolbox, facts: JobFacts) -> Wait:
+    """
+    Output is a convenience while the job runs: what cannot be read now is read later.
+    """
+    poll = poll_in_s(job.state_age_s)
+    try:
+        reading = Reading(job, tools)
+    except ProviderError:
+        return Wait("Runs.", poll, facts=facts)
+    if not reading.data:
+        return Wait("Runs.", poll, facts=facts)
+    issue = ("output_truncated", "It printed more than is kept.") if reading.truncated else None
+    told = replace(facts, log_offset=job.log_bytes, log=reading.data, issue=issue)
+    return Wait("Runs.", 0.0 if reading.more else 2.0, facts=told)

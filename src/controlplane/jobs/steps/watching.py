@@ -1,0 +1,159 @@
+"""
+What the steps of a job that is with the scheduler have in common: reading its view.
+"""
+
+import functools
+import re
+from collections.abc import Callable
+
+from controlplane.jobs.states import FAILURE_WORDS, OUTPUT_CAP_BYTES, PIECE_BYTES, TRUNCATED, JobFacts, JobSnapshot
+from controlplane.kit.outcome import Advance, Outcome, Wait
+from controlplane.providers.clusters import JobView
+from controlplane.providers.errors import NoCapacity, NotFound, Permanent
+from controlplane.providers.toolbox import Toolbox
+
+CODE = re.compile(r"[A-Za-z0-9_]+")
+WAITS_FOR = {
+    "Resources": "Waits for free nodes",
+    "Priority": "Waits behind other jobs",
+    "ReqNodeNotAvail": "Waits for nodes that are out of service",
+    "BeginTime": "Waits before its next start",
+}
+Step = Callable[[JobSnapshot, Toolbox], Outcome]
+
+
+def patient(step: Step) -> Step:
+    """
+    The step, for a job that was submitted: whatever its provider refuses then is no end of the job, so it waits.
+    """
+
+    @functools.wraps(step)
+    def wait_instead(job: JobSnapshot, tools: Toolbox) -> Outcome:
+        try:
+            return step(job, tools)
+        except (Permanent, NoCapacity, NotFound) as error:
+            return Wait("The scheduler cannot be asked now; the operator has been told.", 60.0, detail=error.detail)
+
+    return wait_instead
+
+
+def find(job: JobSnapshot, tools: Toolbox) -> JobView:
+    """
+    The attempt as the scheduler sees it. Raises NotFound when it does not know it.
+    """
+    if job.provider is None:
+        raise NotFound("the cluster has no provider any more")
+    return tools.jobs(job.provider).find_job(job.cluster_id, job.token)
+
+
+def missing() -> Advance:
+    """
+    The job goes where it is looked for once more, later.
+    """
+    return Advance("unknown", "The scheduler does not know the job; it is looked for again before it is believed lost.")
+
+
+def stop(job: JobSnapshot, tools: Toolbox, facts: JobFacts) -> Wait:
+    """
+    The scheduler has been asked to end the job; its phase will tell when it has.
+    """
+    assert job.provider is not None
+    tools.jobs(job.provider).cancel(job.cluster_id, job.token)
+    return Wait("Being cancelled.", 2.0, facts=facts)
+
+
+def ended(view: JobView) -> bool:
+    """
+    Whether the attempt is over at the scheduler.
+    """
+    return view.phase in {"succeeded", "failed", "cancelled"}
+
+
+def facts_of(job: JobSnapshot, view: JobView) -> JobFacts:
+    """
+    What the view tells, in the tenant's names.
+    """
+    known = tuple(job.instances[ref] for ref in view.nodes if ref in job.instances)
+    whole = bool(known) and len(known) == len(view.nodes)
+    verdict, failure = _verdict(job, view) if ended(view) else (None, None)
+    return JobFacts(
+        external_id=view.external_id or None,
+        exit_code=view.exit_code,
+        signal=view.signal or None,
+        failure_class=failure,
+        verdict=verdict,
+        placement=known if whole or (known and not job.placement) else None,
+        started_at=view.started_at,
+        ended_at=view.ended_at,
+        expected_start_at=view.expected_start_at,
+        observed=True,
+        requeues=max(view.requeues, job.requeues),
+    )
+
+
+def conclude(view: JobView, facts: JobFacts) -> Advance:
+    """
+    The attempt is over: its output is collected next.
+    """
+    if facts.verdict == "succeeded":
+        return Advance("completing", "Ended with exit code 0; its output is being collected.", facts)
+    if facts.verdict == "cancelled":
+        return Advance("completing", "Cancelled; its output is being collected.", facts)
+    return Advance("completing", f"{failure_words(facts.failure_class, view.exit_code)} Its output is being collected.", facts)
+
+
+def failure_words(failure_class: str | None, exit_code: int | None) -> str:
+    """
+    Why an attempt failed, for its owner.
+    """
+    if failure_class == "user_error" and exit_code:
+        return f"The script ended with exit code {exit_code}."
+    return FAILURE_WORDS.get(failure_class or "unknown", FAILURE_WORDS["unknown"])
+
+
+def waiting_words(view: JobView) -> str:
+    """
+    Why it waits: the scheduler's code and nothing behind it, for there it names nodes.
+    """
+    found = CODE.match(view.reason)
+    if found is None or found[0] == "None":
+        return "Waits in the scheduler."
+    return f"{WAITS_FOR.get(found[0], 'Waits in the scheduler')} ({found[0]})."
+
+
+def _verdict(job: JobSnapshot, view: JobView) -> tuple[str, str | None]:
+    if view.phase == "succeeded":
+        return "succeeded", None
+    if view.phase == "cancelled" or view.failure == "cancelled":
+        return "cancelled", None
+    if job.cancel and view.signal:
+        return "cancelled", None  # some schedulers call a job that was told to stop a failed one
+    return "failed", view.failure or "unknown"
+
+
+class Reading:
+    """
+    One look at the output of an attempt.
+    """
+
+    def __init__(self, job: JobSnapshot, tools: Toolbox) -> None:
+        self.data = b""
+        """What is new."""
+        self.more = False
+        """Whether there is likely more already."""
+        self.done = True
+        """Whether nothing will follow."""
+        self.truncated = False
+        """Whether the cap has just been passed."""
+        assert job.provider is not None
+        source = tools.output(job.provider)
+        if source is None or job.log_bytes > OUTPUT_CAP_BYTES:
+            return
+        room = OUTPUT_CAP_BYTES - job.log_bytes
+        limit = min(PIECE_BYTES, room) or 1
+        chunk = source.read_output(job.cluster_id, job.token, offset=job.log_bytes, limit=limit)
+        self.data = chunk.data[:limit]
+        self.more = len(self.data) == limit
+        self.done = chunk.end
+        if room == 0 and self.data:
+            self.data, self.more, self.done, self.truncated = TRUNCATED, False, True, True
