@@ -42,7 +42,7 @@ class NewMember:
     name: str
     """For people."""
     email: str
-    """Address of a user; for a service account any name in the same form."""
+    """Address of a user; empty for a service account."""
     roles: Sequence[RoleAsk] = ()
     """What it may do."""
 
@@ -186,11 +186,12 @@ def _first(session: Session, principal: Principal, new: NewMember, grant: Grant)
 
 
 def _add(session: Session, new: NewMember, home: Scope) -> PrincipalRow:
+    member_id = new_id("prn")
     row = PrincipalRow(
-        id=new_id("prn"),
+        id=member_id,
         kind=new.kind,
         name=new.name,
-        email=new.email.lower(),
+        email=new.email.lower() or member_id,
         reseller_id=home.reseller_id or None,
         tenant_id=home.tenant_id or None,
     )

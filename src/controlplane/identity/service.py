@@ -25,9 +25,10 @@ from controlplane.identity.members import (
 )
 from controlplane.identity.models import PrincipalRow
 from controlplane.identity.repository import Filters
-from controlplane.identity.states import PLATFORM, KeyLimits, Scope
+from controlplane.identity.states import PLATFORM, KeyLimits, Scope, Verb
 from controlplane.identity.tree import (
     Changes,
+    CheckVersion,
     Described,
     ResellerView,
     create_project,
@@ -43,7 +44,9 @@ from controlplane.identity.tree import (
     list_projects,
     list_resellers,
     list_tenants,
+    own_reseller_id,
     platform_reseller_id,
+    require_tenant_key,
     resume_reseller,
     resume_tenant,
     suspend_reseller,
@@ -58,6 +61,7 @@ from controlplane.kit.ids import new_id
 __all__ = [
     "Brand",
     "Changes",
+    "CheckVersion",
     "Described",
     "Filters",
     "FreshKey",
@@ -71,6 +75,7 @@ __all__ = [
     "ResellerView",
     "RoleAsk",
     "Scope",
+    "Verb",
     "brand_for_host",
     "create_key",
     "create_member",
@@ -95,8 +100,10 @@ __all__ = [
     "list_projects",
     "list_resellers",
     "list_tenants",
+    "own_reseller_id",
     "platform_reseller_id",
     "remove_member",
+    "require_tenant_key",
     "resume_reseller",
     "resume_tenant",
     "revoke_key",

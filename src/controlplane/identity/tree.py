@@ -17,7 +17,7 @@ from controlplane.identity.models import ProjectRow, ResellerRow, TenantRow
 from controlplane.identity.repository import Filters
 from controlplane.identity.states import Scope, Verb, tenant_verbs
 from controlplane.kit.access import Principal
-from controlplane.kit.errors import Conflict, NotFound
+from controlplane.kit.errors import Conflict, Forbidden, NotFound
 from controlplane.kit.events import Event, Move, record
 from controlplane.kit.ids import new_id
 from controlplane.kit.paging import Page, PageAsk, fetch_page
@@ -189,7 +189,22 @@ def platform_reseller_id(session: Session) -> str:
     return row.id
 
 
+def own_reseller_id(session: Session, principal: Principal) -> str:
+    """
+    The principal's reseller; for operators the platform's own.
+    """
+    return principal.reseller_id or platform_reseller_id(session)
+
+
 # Tenants
+
+
+def require_tenant_key(principal: Principal) -> None:
+    """
+    Returns for keys of a whole tenant. Raises Forbidden for those of a project: its rights do not reach outside.
+    """
+    if principal.scope_kind == "project":
+        raise Forbidden("This needs a key of the whole tenant.", code="wrong_audience")
 
 
 def create_tenant(

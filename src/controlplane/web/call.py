@@ -37,6 +37,8 @@ class Call:
     """More for the audit entry; never a secret."""
     after_commit: list[Callable[[], None]] = field(default_factory=list)
     """Run after the commit; must not fail the request."""
+    tenant_limits: Mapping[str, int | None] = field(default_factory=dict)
+    """Quota of a tenant that is created without one."""
 
     def nudge(self, kind: str, resource_id: str) -> None:
         """

@@ -10,8 +10,8 @@ import functools
 import inspect
 import logging
 import time
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from fastapi import APIRouter, Query, Request
@@ -69,6 +69,8 @@ class Edge:
     """The identity room's."""
     nudge: Callable[[list[tuple[str, str]]], None]
     """Wakes workers for (kind, id); never blocks, never fails."""
+    tenant_limits: Mapping[str, int | None] = field(default_factory=dict)
+    """Quota of a tenant that is created without one, by resource; what is missing has no limit of its own."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,6 +108,7 @@ def endpoint(
     dry_run: bool = False,
     tags: list[str] | None = None,
     works_suspended: bool | None = None,
+    also: dict[int, tuple[type[BaseModel], str]] | None = None,
 ) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
     """
     The function is served at the path. Its first parameter is the `Call`; the rest is declared as FastAPI knows it.
@@ -141,7 +144,8 @@ def endpoint(
             description=inspect.cleandoc(function.__doc__ or summary),
             operation_id=function.__name__,
             tags=list(tags) if tags else None,
-            responses={code: _declared(code) for code in sorted(declared)},
+            responses={code: _declared(code) for code in sorted(declared)}
+            | {code: {"model": model, "description": words} for code, (model, words) in (also or {}).items()},
             openapi_extra={
                 "x-permission": permission,
                 "x-audience": audience,
@@ -245,6 +249,7 @@ def _with_retries(
             request_id=request.state.request_id,
             if_match=request.headers.get("if-match"),
             dry_run=dry_run,
+            tenant_limits=edge.tenant_limits,
         )
         try:
             with call.session:
