@@ -1,0 +1,3 @@
+"""
+Tasks: a hint comes in, a loop is woken.
+"""

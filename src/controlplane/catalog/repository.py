@@ -81,3 +81,17 @@ def instance_types(session: Session, ask: PageAsk, gpu_model: str | None) -> Pag
     if gpu_model is not None:
         query = query.where(InstanceTypeRow.gpu_model == gpu_model)
     return fetch_page(session, query, InstanceTypeRow.name.expression, ask)
+
+
+def all_instance_types(session: Session) -> Sequence[InstanceTypeRow]:
+    """
+    Every instance type.
+    """
+    return session.execute(select(InstanceTypeRow).order_by(InstanceTypeRow.name)).scalars().all()
+
+
+def site_names(session: Session) -> frozenset[str]:
+    """
+    The names of all sites.
+    """
+    return frozenset(session.execute(select(SiteRow.name)).scalars())

@@ -26,12 +26,14 @@ __all__ = [
     "get_gpu_model",
     "get_instance_type",
     "get_site",
+    "instance_facts",
     "instance_type_names",
     "list_gpu_models",
     "list_instance_types",
     "list_sites",
     "load_catalog",
     "read_catalog",
+    "site_names",
     "update_site",
 ]
 
@@ -202,3 +204,17 @@ def list_instance_types(session: Session, ask: PageAsk, *, gpu_model: str | None
     A page of instance types by name; of one GPU model only when one is named.
     """
     return repository.instance_types(session, ask, gpu_model).map(_plain_type)
+
+
+def instance_facts(session: Session) -> dict[str, InstanceType]:
+    """
+    Every instance type by name, in one query.
+    """
+    return {row.name: _plain_type(row) for row in repository.all_instance_types(session)}
+
+
+def site_names(session: Session) -> frozenset[str]:
+    """
+    The names of all sites.
+    """
+    return repository.site_names(session)

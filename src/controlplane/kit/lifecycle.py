@@ -261,6 +261,15 @@ class Driver:
         outcome = Wait("Something failed on our side; it is tried again.", min(60.0, 2.0**counted.attempts))
         self._write(session, [Result(counted, outcome, broken=True)], {claim.id: claim.wakes})
 
+    def next_due_in_s(self) -> float | None:
+        """
+        Seconds until the next row is due, not above zero when one is; None when none ever is.
+        """
+        row = text(
+            f"SELECT extract(epoch FROM min(due_at) - cp_clock())::float8 FROM {self.kind.rows.name} WHERE due_at IS NOT NULL"
+        )
+        return in_transaction(self._engine, EVERYTHING, lambda session: session.execute(row).scalar_one())
+
     def _walk(self, session: Session, claims: Sequence[Claim], paths: Mapping[str, Sequence[Outcome]]) -> None:
         stage = 0
         walkers = list(claims)

@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Generic, TypeVar
 
-from sqlalchemy import ColumnElement, Select
+from sqlalchemy import Integer
 from sqlalchemy.orm import Session
 
 from controlplane.kit.errors import FieldError, Invalid
@@ -16,6 +16,7 @@ from controlplane.kit.errors import FieldError, Invalid
 T = TypeVar("T")
 U = TypeVar("U")
 LONGEST_TOKEN = 200
+LONGEST_NUMBER = 18
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,15 +73,25 @@ def decode_token(token: str, *, field: str = "query.page_token") -> str:
     return position
 
 
-def fetch_page(session: Session, query: Select[Any], by: ColumnElement[Any], ask: PageAsk) -> Page[Any]:
+def fetch_page(session: Session, query: Any, by: Any, ask: PageAsk) -> Page[Any]:
     """
     The asked page of the query's rows, ordered by the id column `by`; rows are entities when the query selects one entity.
     """
     if ask.token is not None:
-        query = query.where(by > decode_token(ask.token))
+        query = query.where(by > _position(decode_token(ask.token), number=isinstance(by.type, Integer)))
     result = session.execute(query.order_by(by).limit(ask.limit + 1))
     rows: Sequence[Any] = result.scalars().all() if len(query.column_descriptions) == 1 else result.all()
     if len(rows) <= ask.limit:
         return Page(tuple(rows), None)
     kept = rows[: ask.limit]
     return Page(tuple(kept), encode_token(str(getattr(kept[-1], by.key or "id"))))
+
+
+def _position(text: str, *, number: bool) -> str | int:
+    if not number:
+        return text
+    if not (text.isascii() and text.isdigit()) or len(text) > LONGEST_NUMBER:
+        raise Invalid(
+            "The page token is not one of ours.", errors=[FieldError("query.page_token", "invalid_token", "Use a next_page_token.")]
+        )
+    return int(text)

@@ -131,7 +131,10 @@ def _take_down(session: Session, node_ids: Sequence[str], reason: str) -> None:
     gone = list(moved)
     record(
         session,
-        [Event("node.releasing", "node", node_id, data={"state": "releasing", "before": "active", "reason": reason}) for node_id in gone],
+        [
+            Event("node.releasing", "node", node_id, data={"state": "releasing", "before": "active", "reason": reason})
+            for node_id in gone
+        ],
         [Move("node", node_id, "active", "releasing", reason) for node_id in gone],
     )
     wake(session, "nodes", [one for one in node_ids if one not in set(gone)])
@@ -152,12 +155,22 @@ def end_allocations(session: Session, allocations: Mapping[str, str]) -> None:
         .where(table.c.id.in_(list(allocations)), table.c.state != "ended")
         .values(
             state="ended",
-            during=func.tstzrange(func.lower(table.c.during), func.greatest(at, func.lower(table.c.during) + text("interval '1 microsecond'"))),
+            during=func.tstzrange(
+                func.lower(table.c.during), func.greatest(at, func.lower(table.c.during) + text("interval '1 microsecond'"))
+            ),
             release_accepted_at=func.coalesce(table.c.release_accepted_at, at),
             end_reason=func.coalesce(func.nullif(table.c.end_reason, ""), "released"),
         )
         .returning(
-            table.c.id, table.c.reseller_id, table.c.tenant_id, table.c.project_id, table.c.cluster_id, table.c.gpus, table.c.instance_type, table.c.site, table.c.charged
+            table.c.id,
+            table.c.reseller_id,
+            table.c.tenant_id,
+            table.c.project_id,
+            table.c.cluster_id,
+            table.c.gpus,
+            table.c.instance_type,
+            table.c.site,
+            table.c.charged,
         )
     ).all()
     metering.close_intervals(session, [row.id for row in rows], at=at, evidence="allocation ended")
@@ -171,6 +184,14 @@ def end_allocations(session: Session, allocations: Mapping[str, str]) -> None:
     for chain in sorted(returned, key=str):
         quotas.give_back(session, chain, returned[chain])
     wake(session, "clusters", sorted({row.cluster_id for row in rows}))
+
+
+def mark_leaving(session: Session, allocation_ids: Sequence[str]) -> None:
+    """
+    The allocations are taken out of their cluster by the update that is under way.
+    """
+    if allocation_ids:
+        session.execute(update(AllocationRow).where(AllocationRow.id.in_(allocation_ids)).values(leaving=True))
 
 
 def transfer_charge(session: Session, allocation_ids: Sequence[str]) -> int:

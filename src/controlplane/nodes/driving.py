@@ -20,7 +20,12 @@ from controlplane.nodes.states import NODE_STATES, NodeFacts, NodeSnapshot
 
 TASK_PREFIX = {"inspecting": "tsk", "qualifying": "tsk", "cleaning": "wip"}
 FREE_AGAIN = frozenset({"available", "quarantined", "maintenance"})
-OPERATION_ENDS: Mapping[str, str] = {"available": "succeeded", "quarantined": "failed", "maintenance": "succeeded", "retired": "succeeded"}
+OPERATION_ENDS: Mapping[str, str] = {
+    "available": "succeeded",
+    "quarantined": "failed",
+    "maintenance": "succeeded",
+    "retired": "succeeded",
+}
 
 
 def snapshots(session: Session, claims: Sequence[Claim]) -> Mapping[str, NodeSnapshot]:

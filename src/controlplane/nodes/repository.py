@@ -5,10 +5,10 @@ Every query of the nodes room.
 from collections.abc import Sequence
 from typing import Any
 
-from sqlalchemy import Row, Select, bindparam, func, or_, select, text
+from sqlalchemy import Row, bindparam, func, or_, select, text
 from sqlalchemy.orm import Session
 
-from controlplane.catalog.service import InstanceFacts
+from controlplane.catalog.service import InstanceType
 from controlplane.kit.clock import CpClock
 from controlplane.nodes.models import AllocationRow, HoldRow, NodeRow, ProviderRow
 from controlplane.nodes.states import Expected, NodeSnapshot, ProviderRef, Tenancy
@@ -35,7 +35,7 @@ def read_providers(session: Session, ids: Sequence[str]) -> dict[str, ProviderRe
     return {row.id: provider_ref(row) for row in rows}
 
 
-def read_snapshots(session: Session, node_ids: Sequence[str], facts: dict[str, InstanceFacts]) -> dict[str, NodeSnapshot]:
+def read_snapshots(session: Session, node_ids: Sequence[str], facts: dict[str, InstanceType]) -> dict[str, NodeSnapshot]:
     """
     What steps need of these nodes, in two queries.
     """
@@ -45,10 +45,12 @@ def read_snapshots(session: Session, node_ids: Sequence[str], facts: dict[str, I
         .where(NodeRow.id.in_(node_ids))
     ).all()
     providers = read_providers(session, [node.provider_id for node, _ in rows])
-    return {node.id: _snapshot(node, allocation, providers[node.provider_id], facts[node.instance_type]) for node, allocation in rows}
+    return {
+        node.id: _snapshot(node, allocation, providers[node.provider_id], facts[node.instance_type]) for node, allocation in rows
+    }
 
 
-def _snapshot(node: NodeRow, allocation: AllocationRow | None, provider: ProviderRef, facts: InstanceFacts) -> NodeSnapshot:
+def _snapshot(node: NodeRow, allocation: AllocationRow | None, provider: ProviderRef, facts: InstanceType) -> NodeSnapshot:
     tenancy = None
     if allocation is not None:
         tenancy = Tenancy(
@@ -111,7 +113,7 @@ def read_pools(session: Session, sites: Sequence[str]) -> Sequence[Row[Any]]:
     return session.execute(POOLS, {"sites": sorted(set(sites))}).all()
 
 
-def count_free(session: Session, site: str | None, instance_type: str | None) -> Sequence[Row[Any]]:
+def count_free(session: Session, site: str | None, instance_type: str | None) -> Sequence[Any]:
     """
     (site, instance_type, total, free) over nodes in the fleet.
     """
@@ -132,7 +134,7 @@ def count_free(session: Session, site: str | None, instance_type: str | None) ->
     return session.execute(query).all()
 
 
-def allocations_of(cluster_ids: Sequence[str]) -> Select[Any]:
+def allocations_of(cluster_ids: Sequence[str]) -> Any:
     """
     The allocations of clusters that are not ended, with their nodes.
     """

@@ -27,7 +27,9 @@ def clean(node: NodeSnapshot, tools: Toolbox) -> Outcome:
     try:
         machines.wipe(node.ref, node.task_id)
     except Refused as error:
-        return Fail("wipe_refused", "The provider refused to wipe the node.", detail=error.detail, facts=NodeFacts(wipe_id=node.task_id))
+        return Fail(
+            "wipe_refused", "The provider refused to wipe the node.", detail=error.detail, facts=NodeFacts(wipe_id=node.task_id)
+        )
     return Wait("Being wiped.", 0.0 if node.step != "asked" else POLL_S, step="asked")
 
 

@@ -1,0 +1,156 @@
+"""
+What the lifecycle engine asks of this room: snapshots for steps, and what an outcome means beyond the move itself.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+
+from sqlalchemy import bindparam, func, select, update
+from sqlalchemy.dialects.postgresql import JSONB
+from sqlalchemy.orm import Session
+
+from controlplane.clusters import repository
+from controlplane.clusters.models import ClusterRow, NodeSetRow
+from controlplane.clusters.states import CLUSTER_STATES, ClusterFacts, ClusterSnapshot
+from controlplane.kit.clock import CpClock
+from controlplane.kit.lifecycle import Claim, Result
+from controlplane.kit.outcome import Advance, Fail, Gone
+from controlplane.metering import service as metering
+from controlplane.nodes import service as nodes
+from controlplane.quotas import service as quotas
+
+OPERATION_ENDS: Mapping[str, str] = {"running": "succeeded", "failed": "failed", "deleted": "succeeded"}
+
+
+def snapshots(observe_interval_s: float) -> Callable[[Session, Sequence[Claim]], Mapping[str, ClusterSnapshot]]:
+    """
+    A reader of what the steps of clusters need.
+    """
+
+    def read(session: Session, claims: Sequence[Claim]) -> Mapping[str, ClusterSnapshot]:
+        return repository.read_snapshots(session, [claim.row for claim in claims], observe_interval_s)
+
+    return read
+
+
+def apply(session: Session, results: Sequence[Result]) -> None:
+    """
+    Meters, quotas, issues and allocations follow from these outcomes, in the transaction that moves the clusters.
+    """
+    _store(session, results)
+    usable = {
+        key: at for one in results if isinstance(one.outcome.facts, ClusterFacts) for key, at in one.outcome.facts.usable_at.items()
+    }
+    _open_meters(session, usable, results)
+    for one in results:
+        facts = one.outcome.facts
+        if isinstance(facts, ClusterFacts) and facts.release:
+            nodes.give_back(session, facts.release, reason=facts.release_reason)
+    _note_running(session, results)
+    over = [one for one in results if isinstance(one.outcome, Gone) or _target(one) == "failed"]
+    for one in over:
+        return_quota(session, one.claim.id)
+    for one in results:
+        if isinstance(one.outcome, Fail) and one.claim.state == "updating":
+            shrink_to_held(session, one.claim.id)
+
+
+def _target(result: Result) -> str | None:
+    if isinstance(result.outcome, Advance):
+        return result.outcome.to
+    if isinstance(result.outcome, Fail):
+        return CLUSTER_STATES.by_name[result.claim.state].fails_to
+    return None
+
+
+def _store(session: Session, results: Sequence[Result]) -> None:
+    changes = []
+    for one in results:
+        facts, outcome = one.outcome.facts, one.outcome
+        issues = list(facts.issues) if isinstance(facts, ClusterFacts) and facts.issues is not None else None
+        if issues is None and isinstance(outcome, Fail):
+            issues = [{"code": outcome.code, "message": outcome.message}]
+        if issues is None and isinstance(outcome, Advance) and outcome.to == "running":
+            issues = []
+        checks = list(facts.checks) if isinstance(facts, ClusterFacts) and facts.checks is not None else None
+        if issues is not None or checks is not None:
+            changes.append({"cluster": one.claim.id, "issues_": issues, "checks_": checks})
+    if changes:
+        table = ClusterRow.__table__
+        statement = (
+            update(table)  # type: ignore[arg-type]
+            .where(table.c.id == bindparam("cluster"))
+            .values(
+                issues=func.coalesce(bindparam("issues_", type_=JSONB(none_as_null=True)), table.c.issues),
+                checks=func.coalesce(bindparam("checks_", type_=JSONB(none_as_null=True)), table.c.checks),
+            )
+        )
+        session.connection().execute(statement, changes)
+
+
+def _open_meters(session: Session, usable: Mapping[str, object], results: Sequence[Result]) -> None:
+    if not usable:
+        return
+    clusters = {one.claim.id: one.claim for one in results}
+    rows = session.execute(nodes.allocations_of(list(clusters))).all()
+    metering.open_intervals(
+        session,
+        [
+            metering.Opening(
+                allocation_id=allocation.id,
+                instance_id=allocation.instance_id,
+                tenant_id=allocation.tenant_id,
+                project_id=allocation.project_id,
+                cluster_id=allocation.cluster_id,
+                instance_type=allocation.instance_type,
+                site=allocation.site,
+                gpus=allocation.gpus,
+                evidence=f"{allocation.cluster_id} usable, claim {clusters[allocation.cluster_id].fence}",
+                not_before=allocation.during.lower,
+                usable_at=usable[allocation.id],  # type: ignore[arg-type]
+            )
+            for allocation, *_ in rows
+            if allocation.id in usable and allocation.state == "active" and allocation.release_accepted_at is None
+        ],
+    )
+
+
+def _note_running(session: Session, results: Sequence[Result]) -> None:
+    ids = [one.claim.id for one in results if isinstance(one.outcome, Advance) and one.outcome.to == "running"]
+    if ids:
+        session.execute(
+            update(ClusterRow).where(ClusterRow.id.in_(ids), ClusterRow.running_at.is_(None)).values(running_at=CpClock())
+        )
+
+
+def return_quota(session: Session, cluster_id: str) -> None:
+    """
+    What the cluster was charged beyond the nodes it holds is back in the quota; doing it twice changes nothing.
+    """
+    row = session.execute(select(ClusterRow).where(ClusterRow.id == cluster_id).with_for_update()).scalar_one()
+    needs = _unplaced_needs(session, row)
+    if row.charged:
+        needs.append(quotas.Need("clusters", 1))
+    session.execute(update(NodeSetRow).where(NodeSetRow.cluster_id == cluster_id).values(unplaced=0))
+    session.execute(update(ClusterRow).where(ClusterRow.id == cluster_id).values(charged=False))
+    if needs:
+        quotas.give_back(session, quotas.Chain(row.reseller_id, row.tenant_id, row.project_id), needs)
+
+
+def shrink_to_held(session: Session, cluster_id: str) -> None:
+    """
+    A growth that could not be had is forgotten: the order is what is held, and the quota for the rest is back.
+    """
+    row = session.execute(select(ClusterRow).where(ClusterRow.id == cluster_id).with_for_update()).scalar_one()
+    needs = _unplaced_needs(session, row)
+    session.execute(
+        update(NodeSetRow)
+        .where(NodeSetRow.cluster_id == cluster_id)
+        .values(count=NodeSetRow.count - NodeSetRow.unplaced, unplaced=0)
+    )
+    if needs:
+        quotas.give_back(session, quotas.Chain(row.reseller_id, row.tenant_id, row.project_id), needs)
+
+
+def _unplaced_needs(session: Session, row: ClusterRow) -> list[quotas.Need]:
+    sets = repository.sets_of(session, [row.id])[row.id]
+    return [quotas.Need("gpus", one.unplaced * one.gpus, one.gpu_model, row.site) for one in sets if one.unplaced]

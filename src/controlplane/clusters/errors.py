@@ -1,0 +1,23 @@
+"""
+What can go wrong with clusters.
+"""
+
+from controlplane.kit.errors import Conflict
+
+
+class NotChangeable(Conflict):
+    """
+    The cluster's state does not allow the change; `state` says which it is.
+    """
+
+    code = "wrong_state"
+    title = "The state does not allow this"
+
+
+class NoProduct(Conflict):
+    """
+    No provider in the site makes clusters of this kind.
+    """
+
+    code = "product_not_available"
+    title = "Not available in this site"

@@ -1,0 +1,206 @@
+"""
+Placement as a decision: all waiting orders, one snapshot of the fleet, one transaction.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from sqlalchemy import bindparam, text, update
+from sqlalchemy.dialects.postgresql import JSONB
+from sqlalchemy.orm import Session
+
+from controlplane.clusters import repository
+from controlplane.clusters.models import ClusterRow, NodeSetRow
+from controlplane.clusters.states import ClusterFacts
+from controlplane.kit.lifecycle import Claim
+from controlplane.kit.outcome import Advance, Fail, Outcome, Wait
+from controlplane.nodes import service as nodes
+from controlplane.scheduling.fleet import Fleet
+from controlplane.scheduling.placement import place_all
+from controlplane.scheduling.requests import NodeSetRequest, Placement, Refusal, Request
+
+ONE_PLACER = 7306125092
+RETRY_S = 5.0
+POLL_S = 10.0
+NEEDS_MACHINES_ONLY = "baremetal"
+TRY_PLACER = text("SELECT pg_try_advisory_xact_lock(:lock)")
+
+
+@dataclass(frozen=True, slots=True)
+class Order:
+    """
+    What one cluster still lacks.
+    """
+
+    claim: Claim
+    """The cluster."""
+    lacking: tuple[tuple[NodeSetRow, int], ...]
+    """Node sets and how many nodes each of them lacks."""
+    near: frozenset[str]
+    """Nodes it has."""
+
+    @property
+    def row(self) -> Any:
+        """
+        The cluster's columns.
+        """
+        return self.claim.row
+
+
+def decide(session: Session, claims: Sequence[Claim]) -> Mapping[str, Sequence[Outcome]]:
+    """
+    What becomes of clusters that wait for nodes: placed, still waiting with a reason, refused, or complete.
+
+    Of several workers one decides at a time; the others leave the rows to it.
+    """
+    if not session.execute(TRY_PLACER, {"lock": ONE_PLACER}).scalar_one():
+        return {}
+    ids = [claim.id for claim in claims]
+    sets, members = repository.sets_of(session, ids), repository.members_of(session, ids)
+    orders, paths = [], {}
+    for claim in claims:
+        order = _order(claim, sets[claim.id], members[claim.id])
+        if order.lacking:
+            orders.append(order)
+        else:
+            paths[claim.id] = _complete(claim, members[claim.id])
+    paths.update(_place(session, orders) if orders else {})
+    return paths
+
+
+def _order(claim: Claim, sets: Sequence[NodeSetRow], members: Sequence[Any]) -> Order:
+    staying = [row for row in members if row[0].state in {"held", "active"} and not row[0].leaving]
+    lacking = []
+    for one in sets:
+        short = one.count - sum(1 for row in staying if row[0].node_set_id == one.id)
+        if short > 0:
+            lacking.append((one, short))
+    return Order(claim, tuple(lacking), frozenset(row[0].node_id for row in staying))
+
+
+def _complete(claim: Claim, members: Sequence[Any]) -> Sequence[Outcome]:
+    """
+    All nodes are held: go on when all are deployed.
+    """
+    staying = [row for row in members if row[0].state in {"held", "active"}]
+    ready = sum(1 for row in staying if row[0].state == "active")
+    if ready < len(staying):
+        return [Wait(f"{ready} of {len(staying)} nodes are deployed.", POLL_S)]
+    if claim.state == "updating":
+        return [Wait("All nodes are deployed.", 0.0, step="applying")]
+    return [Advance("bootstrapping", f"All {len(staying)} nodes are deployed.")]
+
+
+def _place(session: Session, orders: Sequence[Order]) -> dict[str, Sequence[Outcome]]:
+    sites = [order.row["site"] for order in orders]
+    pools = nodes.read_pools(session, sites)
+    fleet = Fleet.from_rows(nodes.read_fleet(session, sites))
+    chosen = {order.claim.id: _pool_for(order, pools) for order in orders}
+    able = [order for order in orders if chosen[order.claim.id] is not None]
+    answers = place_all(fleet, [_request(order, chosen[order.claim.id].pool) for order in able])
+    paths: dict[str, Sequence[Outcome]] = {}
+    for order in orders:
+        if chosen[order.claim.id] is None:
+            refusal = Fail(
+                "product_not_available", f"No provider in {order.row['site']} makes {order.row['kind']} clusters for you."
+            )
+            paths[order.claim.id] = _path(order, refusal)
+    for order, answer in zip(able, answers, strict=True):
+        paths[order.claim.id] = _settle(session, order, answer, chosen[order.claim.id])
+    return paths
+
+
+def _pool_for(order: Order, pools: Sequence[Any]) -> Any:
+    """
+    The provider that shall make the cluster: its present one, or the first in the site that makes this product for this tenant.
+    """
+    for pool in pools:
+        if order.row["provider_id"] is not None and pool.id != order.row["provider_id"]:
+            continue
+        products = pool.capabilities.get("products", [])
+        others = set(pool.tenants) - {order.row["tenant_id"]}
+        if pool.site == order.row["site"] and order.row["kind"] in products and not others:
+            return pool
+    return None
+
+
+def _request(order: Order, pool: str) -> Request:
+    return Request(
+        id=order.claim.id,
+        site=pool,
+        sets=tuple(NodeSetRequest(one.name, one.instance_type, short) for one, short in order.lacking),
+        near_nodes=order.near,
+    )
+
+
+def _settle(session: Session, order: Order, answer: Placement | Refusal, pool: Any) -> Sequence[Outcome]:
+    if isinstance(answer, Refusal):
+        return _path(order, _refused(order, answer))
+    users = pool.config.get("users")
+    user = "" if users is None else repository.assign_user(session, pool.id, users, order.row["tenant_id"])
+    if user is None:
+        return _path(order, Wait("Every account at the provider is in use by others.", RETRY_S))
+    by_name = {one.name: one for one, _ in order.lacking}
+    holds = [
+        nodes.Hold(
+            node_id=node_id,
+            cluster_id=order.claim.id,
+            node_set_id=by_name[name].id,
+            tenant_id=order.row["tenant_id"],
+            reseller_id=order.row["reseller_id"],
+            project_id=order.row["project_id"],
+        )
+        for name, ids in answer.nodes.items()
+        for node_id in ids
+    ]
+    if not nodes.hold(session, holds):
+        return _path(order, Wait("The chosen nodes were taken by another order; choosing again.", 0.1))
+    repository.set_unplaced(session, [(one.id, -min(short, one.unplaced)) for one, short in order.lacking])
+    _remember(session, order, answer, pool.id, user)
+    return _path(order, Advance("provisioning", f"{len(holds)} nodes chosen in {_words(answer)}."))
+
+
+def _remember(session: Session, order: Order, answer: Placement, provider_id: str, user: str) -> None:
+    if order.near:
+        return
+    shown = {
+        "domain_kind": answer.domain_kind,
+        "explanation": f"{len(answer.node_ids)} nodes in {_words(answer)}, the smallest kind of fabric domain that fits.",
+        "operator": {"domain_path": list(answer.domain_path), "explanation": answer.explanation},
+    }
+    statement = update(ClusterRow).where(ClusterRow.id == order.claim.id)
+    session.execute(
+        statement.values(provider_id=provider_id, provider_user=user, placement=bindparam("shown", type_=JSONB())), {"shown": shown}
+    )
+
+
+def _words(answer: Placement) -> str:
+    return "one NVLink domain" if answer.domain_kind == "nvlink_domain" else f"one {answer.domain_kind}"
+
+
+def _refused(order: Order, refusal: Refusal) -> Outcome:
+    site = order.row["site"]
+    wanted = " and ".join(f"{short} of {one.instance_type}" for one, short in order.lacking)
+    words = f"{wanted} wanted in {site}: {refusal.missing_nodes} more free nodes are needed."
+    if refusal.best_alternative is not None and refusal.best_alternative.kind == "smaller_gang":
+        words += f" {refusal.best_alternative.nodes} nodes would fit now."
+    if refusal.code == "insufficient_capacity" and (order.row["spec"].get("wait") or order.claim.state == "provisioning"):
+        return Wait(words, RETRY_S)
+    code = "insufficient_capacity" if refusal.code == "insufficient_capacity" else "never_fits"
+    facts = ClusterFacts(issues=({"code": code, "message": words},))
+    return Fail(code, words, facts=facts)
+
+
+def _path(order: Order, last: Outcome) -> Sequence[Outcome]:
+    """
+    The moves from where the cluster stands to the last outcome, one legal step at a time.
+    """
+    state = order.claim.state
+    if state == "pending":
+        return [Advance("placing"), last]
+    if state == "placing":
+        return [last]
+    if state == "updating":
+        return [last if isinstance(last, (Fail, Wait)) else Wait(last.reason if isinstance(last, Advance) else "", POLL_S)]
+    return [Wait(last.reason, POLL_S) if isinstance(last, Advance) else last]

@@ -1,0 +1,143 @@
+"""
+Every query of the clusters room.
+"""
+
+from collections.abc import Sequence
+from typing import Any
+
+from sqlalchemy import select, text, update
+from sqlalchemy.dialects.postgresql import insert as upsert
+from sqlalchemy.orm import Session
+
+from controlplane.clusters.models import ClusterRow, NodeSetRow, ProviderUserRow
+from controlplane.clusters.states import ClusterSnapshot, MemberSnapshot, SetSnapshot
+from controlplane.kit.errors import NotFound
+from controlplane.kit.operations import ACTIVE, OperationRow
+from controlplane.nodes import service as nodes
+from controlplane.nodes.states import ProviderRef
+
+
+def get_cluster(session: Session, project_id: str, cluster_id: str, *, lock: bool = False) -> ClusterRow:
+    """
+    The project's cluster. Raises NotFound.
+    """
+    query = select(ClusterRow).where(ClusterRow.id == cluster_id, ClusterRow.project_id == project_id)
+    row = session.execute(query.with_for_update() if lock else query).scalar_one_or_none()
+    if row is None:
+        raise NotFound
+    return row
+
+
+def sets_of(session: Session, cluster_ids: Sequence[str]) -> dict[str, list[NodeSetRow]]:
+    """
+    Node sets by cluster, in the order they were made.
+    """
+    found: dict[str, list[NodeSetRow]] = {one: [] for one in cluster_ids}
+    query = select(NodeSetRow).where(NodeSetRow.cluster_id.in_(cluster_ids)).order_by(NodeSetRow.id)
+    for row in session.execute(query).scalars():
+        found[row.cluster_id].append(row)
+    return found
+
+
+def members_of(session: Session, cluster_ids: Sequence[str]) -> dict[str, list[Any]]:
+    """
+    Rows of (AllocationRow, ref, node_state, provider_id) by cluster.
+    """
+    found: dict[str, list[Any]] = {one: [] for one in cluster_ids}
+    for row in session.execute(nodes.allocations_of(cluster_ids)):
+        found[row[0].cluster_id].append(row)
+    return found
+
+
+BILLED = text("SELECT allocation_id FROM meter_intervals WHERE cluster_id = ANY(:ids)")
+
+
+def read_snapshots(session: Session, rows: Sequence[Any], observe_interval_s: float) -> dict[str, ClusterSnapshot]:
+    """
+    What steps need of these clusters, in four queries.
+    """
+    ids = [row["id"] for row in rows]
+    sets, members = sets_of(session, ids), members_of(session, ids)
+    billed = set(session.execute(BILLED, {"ids": ids}).scalars())
+    providers = nodes.read_providers(session, [row["provider_id"] for row in rows if row["provider_id"] is not None])
+    return {
+        row["id"]: snapshot(row, sets[row["id"]], members[row["id"]], providers.get(row["provider_id"]), billed, observe_interval_s)
+        for row in rows
+    }
+
+
+def snapshot(
+    row: Any,
+    sets: Sequence[NodeSetRow],
+    members: Sequence[Any],
+    provider: ProviderRef | None,
+    billed: set[str],
+    observe_interval_s: float,
+) -> ClusterSnapshot:
+    """
+    The frozen value of one cluster.
+    """
+    return ClusterSnapshot(
+        id=row["id"],
+        state=row["state"],
+        step=row["step"],
+        tenant_id=row["tenant_id"],
+        project_id=row["project_id"],
+        kind=row["kind"],
+        user=row["provider_user"],
+        provider=provider,
+        members=tuple(_member(one[0], one.ref, one.node_state, billed=one[0].id in billed) for one in members),
+        sets=tuple(SetSnapshot(one.id, one.name, one.instance_type, one.count) for one in sets),
+        observe_interval_s=observe_interval_s,
+        leaving=frozenset(one[0].id for one in members if one[0].leaving),
+    )
+
+
+def _member(allocation: Any, ref: str, node_state: str, *, billed: bool) -> MemberSnapshot:
+    return MemberSnapshot(
+        allocation_id=allocation.id,
+        instance_id=allocation.instance_id,
+        node_id=allocation.node_id,
+        ref=ref,
+        gpus=allocation.gpus,
+        state=allocation.state,
+        node_state=node_state,
+        node_set_id=allocation.node_set_id,
+        billed=billed,
+    )
+
+
+def assign_user(session: Session, provider_id: str, users: Sequence[str], tenant_id: str) -> str | None:
+    """
+    The account of the tenant at the provider, given to it now if it had none; None when all are taken by others.
+    """
+    query = select(ProviderUserRow.user, ProviderUserRow.tenant_id).where(ProviderUserRow.provider_id == provider_id)
+    taken = {row.user: row.tenant_id for row in session.execute(query)}
+    own: str | None = next((user for user, owner in taken.items() if owner == tenant_id), None)
+    if own is not None:
+        return own
+    for user in users:
+        if user in taken:
+            continue
+        statement = upsert(ProviderUserRow).values(provider_id=provider_id, user=user, tenant_id=tenant_id)
+        if session.execute(statement.on_conflict_do_nothing().returning(ProviderUserRow.user)).first() is not None:
+            return user
+    return None
+
+
+def set_unplaced(session: Session, changes: Sequence[tuple[str, int]]) -> None:
+    """
+    `unplaced` of each node set has changed by so much.
+    """
+    for node_set_id, by in changes:
+        session.execute(update(NodeSetRow).where(NodeSetRow.id == node_set_id).values(unplaced=NodeSetRow.unplaced + by))
+
+
+def active_operations(session: Session, cluster_ids: Sequence[str]) -> dict[str, str]:
+    """
+    The active operation of each cluster that has one.
+    """
+    query = select(OperationRow.resource_id, OperationRow.id).where(
+        OperationRow.resource_id.in_(cluster_ids), OperationRow.state.in_(ACTIVE)
+    )
+    return {row.resource_id: row.id for row in session.execute(query)}

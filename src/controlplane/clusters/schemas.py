@@ -1,0 +1,231 @@
+"""
+Clusters on the wire.
+"""
+
+from typing import Annotated, Any, Literal
+
+from pydantic import Field
+
+from controlplane.web.schemas import Body, Condition, Issue, Labels, Moment, Money, Name, Out, Status
+
+Kind = Literal["slurm", "baremetal", "kubernetes"]
+Count = Annotated[int, Field(ge=1, le=4096, description="How many nodes.", examples=[4])]
+TypeName = Annotated[str, Field(min_length=1, max_length=63, description="An instance type by name.", examples=["hgx-h100-8"])]
+SiteName = Annotated[str, Field(min_length=1, max_length=63, description="A site by name.", examples=["osl1"])]
+
+
+class NodeSetSpec(Body):
+    """
+    Identical nodes inside a cluster.
+    """
+
+    name: Name
+    instance_type: TypeName
+    count: Count
+
+
+class ClusterSpecIn(Body):
+    """
+    What is ordered.
+    """
+
+    kind: Kind = Field(description="The product the nodes are turned into.", examples=["slurm"])
+    site: SiteName
+    node_sets: list[NodeSetSpec] = Field(
+        min_length=1, max_length=16, description="The nodes; all of them in one fabric domain, or none."
+    )
+    wait: bool = Field(default=False, description="Wait for capacity instead of being refused.", examples=[False])
+
+
+class ClusterCreate(Body):
+    """
+    An order for a cluster.
+    """
+
+    name: Name
+    labels: Labels = {}
+    spec: ClusterSpecIn = Field(description="What is ordered.")
+
+
+class NodeSetCount(Body):
+    """
+    A new size of a node set.
+    """
+
+    name: Name
+    count: Count
+
+
+class ClusterPatch(Body):
+    """
+    A change; what is left out stays as it is.
+    """
+
+    labels: Labels | None = Field(default=None, description="Replaces all labels.")
+    node_sets: list[NodeSetCount] = Field(default=[], max_length=16, description="Node sets that grow or shrink.")
+    leaving: list[str] = Field(
+        default=[],
+        max_length=4096,
+        description="Instances that a shrink should take; others are chosen newest first.",
+        examples=[[]],
+    )
+
+
+class NodeSetOut(Out):
+    """
+    A node set and how far it is.
+    """
+
+    id: str = Field(description="Its id.", examples=["nds_01k5x7p3r8w2v6t9q4n0m1c2d3"])
+    name: str = Field(description="Unique in the cluster.", examples=["workers"])
+    instance_type: str = Field(description="What its nodes are.", examples=["hgx-h100-8"])
+    count: int = Field(description="How many are ordered.", examples=[4])
+    ready: int = Field(description="How many are deployed.", examples=[4])
+    gpus_per_node: int = Field(description="GPUs of each node.", examples=[8])
+
+
+class ClusterSpecOut(Out):
+    """
+    What was ordered.
+    """
+
+    kind: Kind = Field(description="The product.", examples=["slurm"])
+    site: str = Field(description="Where.", examples=["osl1"])
+    node_sets: list[NodeSetOut] = Field(description="The nodes.")
+    wait: bool = Field(description="Whether it waits for capacity.", examples=[False])
+
+
+class PlacementOut(Out):
+    """
+    Which kind of fabric domain holds the cluster.
+    """
+
+    domain_kind: str = Field(description="nvlink_domain, leaf, block or site.", examples=["leaf"])
+    explanation: str = Field(description="Why.", examples=["4 nodes in one leaf, the smallest kind of fabric domain that fits."])
+
+
+class ClusterStatus(Status):
+    """
+    Our side of a cluster.
+    """
+
+    placement: PlacementOut | None = Field(description="Null before placement.")
+    running_at: Moment | None = Field(description="When it first ran.", examples=["2026-03-01T10:00:00Z"])
+
+
+class ClusterOut(Out):
+    """
+    A cluster.
+    """
+
+    id: str = Field(description="Its id; never changes.", examples=["clu_01k5x7p3r8w2v6t9q4n0m1c2d3"])
+    name: str = Field(description="Unique in its project.", examples=["train-7b"])
+    project_id: str = Field(description="Its project.", examples=["prj_01k5x7p3r8w2v6t9q4n0m1c2d3"])
+    labels: dict[str, str] = Field(description="Free key-value pairs.", examples=[{"team": "vision"}])
+    created_at: Moment = Field(description="When it was ordered.", examples=["2026-03-01T09:58:00Z"])
+    updated_at: Moment = Field(description="When it last changed.", examples=["2026-03-01T10:00:00Z"])
+    spec: ClusterSpecOut = Field(description="What was ordered.")
+    status: ClusterStatus = Field(description="How it is.")
+    version: int = Field(description="Rises with every change; the ETag.", examples=[7])
+    operation: str | None = Field(description="The operation under way, if any.", examples=["opr_01k5x7p3r8w2v6t9q4n0m1c2d3"])
+
+
+class ClusterPlan(Out):
+    """
+    What an order would get now; nothing was changed.
+    """
+
+    placed: bool = Field(description="Whether it would be placed at once.", examples=[True])
+    domain_kind: str | None = Field(description="The kind of fabric domain it would get.", examples=["leaf"])
+    explanation: str = Field(description="Why, or what is missing.", examples=["4 nodes in one leaf."])
+    missing_nodes: int = Field(description="Free nodes that are lacking; 0 when placed.", examples=[0])
+    alternative: str | None = Field(description="The nearest order that would fit now.", examples=[None])
+    price_per_hour: Money | None = Field(description="At today's prices; null where there is no price.")
+
+
+class InstanceOut(Out):
+    """
+    One node of a cluster as its tenant knows it.
+    """
+
+    id: str = Field(description="Its id while it is part of the cluster.", examples=["ins_01k5x7p3r8w2v6t9q4n0m1c2d3"])
+    node_set: str = Field(description="The node set's id.", examples=["nds_01k5x7p3r8w2v6t9q4n0m1c2d3"])
+    instance_type: str = Field(description="What it is.", examples=["hgx-h100-8"])
+    gpus: int = Field(description="Its GPUs.", examples=[8])
+    state: str = Field(description="held, active or releasing.", examples=["active"])
+    leaving: bool = Field(description="Whether an update takes it out.", examples=[False])
+
+
+class InstancesOut(Out):
+    """
+    All nodes of a cluster.
+    """
+
+    items: list[InstanceOut] = Field(description="Oldest first.")
+
+
+class ActionsOut(Out):
+    """
+    What may be done now.
+    """
+
+    actions: dict[str, str] = Field(
+        description="Verb to the reason why it is not allowed now; empty where it is.", examples=[{"delete": "", "update": ""}]
+    )
+
+
+def cluster_out(view: Any) -> ClusterOut:
+    """
+    The cluster as its tenant sees it.
+    """
+    row = view.row
+    placement = PlacementOut(**{key: row.placement[key] for key in ("domain_kind", "explanation")}) if row.placement else None
+    status = ClusterStatus(
+        state=row.state,
+        reason=row.reason,
+        since=row.state_since,
+        deadline=row.deadline_at,
+        conditions=[Condition(**one) for one in row.checks],
+        issues=[Issue(**one) for one in row.issues]
+        + ([Issue(code="needs_attention", message=row.reason)] if row.attention else []),
+        placement=placement,
+        running_at=row.running_at,
+    )
+    sets = [
+        NodeSetOut(
+            id=one.id,
+            name=one.name,
+            instance_type=one.instance_type,
+            count=one.count,
+            ready=view.ready.get(one.id, 0),
+            gpus_per_node=one.gpus,
+        )
+        for one in view.sets
+    ]
+    return ClusterOut(
+        id=row.id,
+        name=row.name,
+        project_id=row.project_id,
+        labels=row.labels,
+        created_at=row.created_at,
+        updated_at=row.updated_at,
+        spec=ClusterSpecOut(kind=row.kind, site=row.site, node_sets=sets, wait=bool(row.spec.get("wait"))),
+        status=status,
+        version=row.version,
+        operation=view.operation_id,
+    )
+
+
+def instance_out(row: Any) -> InstanceOut:
+    """
+    One node as its tenant sees it: no machine names.
+    """
+    allocation = row[0]
+    return InstanceOut(
+        id=allocation.instance_id,
+        node_set=allocation.node_set_id,
+        instance_type=allocation.instance_type,
+        gpus=allocation.gpus,
+        state=allocation.state,
+        leaving=allocation.leaving,
+    )

@@ -1,0 +1,402 @@
+"""
+What tenants do with clusters; the only writer of their rows besides the lifecycle engine.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from datetime import datetime
+from typing import Any
+
+from sqlalchemy import func, insert, select, update
+from sqlalchemy.exc import IntegrityError
+from sqlalchemy.orm import Session
+
+from controlplane.catalog import service as catalog
+from controlplane.clusters import repository
+from controlplane.clusters.driving import return_quota
+from controlplane.clusters.errors import NotChangeable
+from controlplane.clusters.models import ClusterRow, NodeSetRow
+from controlplane.clusters.states import CLUSTER_STATES, Home
+from controlplane.identity import service as identity
+from controlplane.kit.access import Principal
+from controlplane.kit.clock import CpClock
+from controlplane.kit.db import constraint_name
+from controlplane.kit.errors import Conflict, FieldError, Invalid, NameTaken, NoCapacity
+from controlplane.kit.events import Event, Move, record
+from controlplane.kit.ids import new_id
+from controlplane.kit.operations import NewOperation, Progress, advance, find_active, request_cancel, start_operation, supersede
+from controlplane.kit.paging import Page, PageAsk, fetch_page
+from controlplane.nodes import service as nodes
+from controlplane.quotas import service as quotas
+
+UNPLACED = ("pending", "placing", "failed")
+CHANGEABLE = ("running", "degraded")
+NAME_INDEX = "uq_clusters_name"
+
+
+@dataclass(frozen=True, slots=True)
+class SetOrder:
+    """
+    Identical nodes that are ordered.
+    """
+
+    name: str
+    """Unique in the order."""
+    instance_type: str
+    """What they are."""
+    count: int
+    """How many."""
+
+
+@dataclass(frozen=True, slots=True)
+class Order:
+    """
+    A cluster that is ordered.
+    """
+
+    name: str
+    """Unique in the project."""
+    kind: str
+    """slurm, baremetal or kubernetes."""
+    site: str
+    """Where."""
+    sets: tuple[SetOrder, ...]
+    """At least one."""
+    wait: bool = False
+    """Whether it waits for capacity instead of being refused."""
+    labels: Mapping[str, str] = field(default_factory=dict)
+    """Free key-value pairs."""
+
+
+@dataclass(frozen=True, slots=True)
+class ClusterView:
+    """
+    A cluster with what stands beside it.
+    """
+
+    row: ClusterRow
+    """The cluster."""
+    sets: tuple[NodeSetRow, ...]
+    """Its node sets."""
+    ready: Mapping[str, int]
+    """Deployed nodes per node set id."""
+    operation_id: str | None
+    """The active operation, if any."""
+
+
+def order_cluster(session: Session, principal: Principal, project_id: str, order: Order) -> tuple[ClusterView, str]:
+    """
+    The order is on record with its quota taken; the cluster and the id of its operation are returned. Nothing is placed yet.
+
+    Raises NotFound, Invalid, NameTaken, QuotaExceeded, NoCapacity.
+    """
+    project = identity.get_project(session, principal, project_id)
+    facts = check_order(session, order)
+    refuse_if_hopeless(session, order)
+    cluster_id = new_id("clu")
+    needs = [
+        quotas.Need("gpus", one.count * facts[one.instance_type].gpus, facts[one.instance_type].gpu_model, order.site)
+        for one in order.sets
+    ]
+    chain = quotas.Chain(principal.reseller_id, project.tenant_id, project_id)
+    quotas.take(session, chain, [quotas.Need("clusters", 1), *needs])
+    stay = CLUSTER_STATES.by_name["pending"].longest_stay_s
+    values = {
+        "id": cluster_id,
+        "tenant_id": project.tenant_id,
+        "reseller_id": principal.reseller_id,
+        "project_id": project_id,
+        "name": order.name,
+        "labels": dict(order.labels),
+        "kind": order.kind,
+        "site": order.site,
+        "spec": {"kind": order.kind, "site": order.site, "node_sets": [asdict(one) for one in order.sets], "wait": order.wait},
+        "state": CLUSTER_STATES.initial,
+        "reason": "Ordered.",
+        "deadline_at": CpClock() + func.make_interval(0, 0, 0, 0, 0, 0, stay),
+    }
+    try:
+        with session.begin_nested():
+            row = session.execute(insert(ClusterRow).values(values).returning(ClusterRow)).scalar_one()
+    except IntegrityError as error:
+        if constraint_name(error) == NAME_INDEX:
+            raise NameTaken(f"The project has a cluster named {order.name}.", name=order.name) from None
+        raise
+    sets = _insert_sets(session, row, order, facts)
+    new = NewOperation("cluster.create", "cluster", cluster_id, principal.id, project.tenant_id, project_id)
+    operation_id = start_operation(session, new)
+    announce(session, row, "", "pending", "Ordered.")
+    return ClusterView(row, tuple(sets), {}, operation_id), operation_id
+
+
+def check_order(session: Session, order: Order) -> dict[str, catalog.InstanceType]:
+    """
+    Facts about every instance type, when the order names nothing unknown. Raises Invalid naming every field that is wrong.
+    """
+    facts = catalog.instance_facts(session)
+    unknown = [
+        FieldError(
+            f"body.spec.node_sets.{place}.instance_type", "unknown_instance_type", f"There is no type {one.instance_type[:60]}."
+        )
+        for place, one in enumerate(order.sets)
+        if one.instance_type not in facts
+    ]
+    if order.site not in catalog.site_names(session):
+        unknown.append(FieldError("body.spec.site", "unknown_site", f"There is no site {order.site[:60]}."))
+    if len({one.name for one in order.sets}) < len(order.sets):
+        unknown.append(FieldError("body.spec.node_sets", "duplicate_name", "Two node sets have the same name."))
+    if unknown:
+        raise Invalid(unknown[0].message, errors=unknown)
+    return facts
+
+
+def refuse_if_hopeless(session: Session, order: Order) -> None:
+    """
+    Returns when the order may be accepted. Raises NoCapacity, with what is missing and what would fit, when it would surely be refused.
+    """
+    if order.wait:
+        return
+    free = {(one.site, one.instance_type): one.free for one in nodes.availability(session, None, None)}
+    for one in order.sets:
+        here = free.get((order.site, one.instance_type), 0)
+        if here < one.count:
+            elsewhere = max(
+                (count, site) for (site, kind), count in [*free.items(), (("", one.instance_type), 0)] if kind == one.instance_type
+            )
+            raise NoCapacity(
+                f"{one.count} nodes of {one.instance_type} wanted in {order.site}: {one.count - here} more are needed.",
+                instance_type=one.instance_type,
+                site=order.site,
+                requested=one.count,
+                missing=one.count - here,
+                alternative=_alternative(one, here, elsewhere),
+            )
+
+
+def _alternative(wanted: SetOrder, here: int, elsewhere: tuple[int, str]) -> dict[str, Any]:
+    count, site = elsewhere
+    if count >= wanted.count and site:
+        return {"kind": "other_site", "site": site, "nodes": wanted.count, "detail": f"{site} could hold it now."}
+    if here:
+        return {"kind": "smaller_gang", "nodes": here, "detail": f"{here} nodes would fit here now."}
+    return {"kind": "wait", "nodes": wanted.count, "detail": "Order with spec.wait = true to wait for capacity."}
+
+
+def _insert_sets(
+    session: Session, row: ClusterRow, order: Order, facts: Mapping[str, catalog.InstanceType]
+) -> Sequence[NodeSetRow]:
+    values = [
+        {
+            "id": new_id("nds"),
+            "cluster_id": row.id,
+            "tenant_id": row.tenant_id,
+            "name": one.name,
+            "instance_type": one.instance_type,
+            "count": one.count,
+            "gpus": facts[one.instance_type].gpus,
+            "gpu_model": facts[one.instance_type].gpu_model,
+            "unplaced": one.count,
+        }
+        for one in order.sets
+    ]
+    return session.execute(insert(NodeSetRow).returning(NodeSetRow, sort_by_parameter_order=True), values).scalars().all()
+
+
+def get_cluster(session: Session, principal: Principal, project_id: str, cluster_id: str) -> ClusterView:
+    """
+    The cluster. Raises NotFound.
+    """
+    principal.check_project(project_id)
+    row = repository.get_cluster(session, project_id, cluster_id)
+    return _views(session, [row])[0]
+
+
+@dataclass(frozen=True, slots=True)
+class ClusterFilter:
+    """
+    Which clusters are asked for; None: any.
+    """
+
+    state: str | None = None
+    """State; deleted ones are left out unless asked for."""
+    label: tuple[str, str] | None = None
+    """A label and its value."""
+    created_after: datetime | None = None
+    """Younger than this."""
+
+
+def list_clusters(session: Session, principal: Principal, project_id: str, which: ClusterFilter, ask: PageAsk) -> Page[ClusterView]:
+    """
+    A page of the project's clusters; three queries however many.
+    """
+    identity.get_project(session, principal, project_id)
+    query = select(ClusterRow).where(ClusterRow.project_id == project_id)
+    query = query.where(ClusterRow.state == which.state) if which.state else query.where(ClusterRow.state != "deleted")
+    if which.label is not None:
+        query = query.where(ClusterRow.labels.contains({which.label[0]: which.label[1]}))
+    if which.created_after is not None:
+        query = query.where(ClusterRow.created_at > which.created_after)
+    page = fetch_page(session, query, ClusterRow.id, ask)
+    views = {view.row.id: view for view in _views(session, page.items)}
+    return page.map(lambda row: views[row.id])
+
+
+def _views(session: Session, rows: Sequence[ClusterRow]) -> list[ClusterView]:
+    ids = [row.id for row in rows]
+    sets = repository.sets_of(session, ids)
+    ready: dict[str, int] = {}
+    members = repository.members_of(session, ids) if ids else {}
+    for some in members.values():
+        for row in some:
+            if row[0].state == "active":
+                ready[row[0].node_set_id] = ready.get(row[0].node_set_id, 0) + 1
+    active = repository.active_operations(session, ids)
+    return [ClusterView(row, tuple(sets[row.id]), ready, active.get(row.id)) for row in rows]
+
+
+def list_instances(session: Session, principal: Principal, project_id: str, cluster_id: str) -> list[Any]:
+    """
+    The cluster's allocations with their nodes' states, oldest first. Raises NotFound.
+    """
+    get_cluster(session, principal, project_id, cluster_id)
+    return repository.members_of(session, [cluster_id])[cluster_id]
+
+
+def delete_cluster(
+    session: Session, principal: Principal, project_id: str, cluster_id: str, version: Any
+) -> tuple[ClusterView, str]:
+    """
+    Deletion is accepted in any state: billing has ended, and the id of the operation that takes it down is returned.
+
+    What was never placed is gone at once. `version` checks the caller's If-Match against the row's version.
+    """
+    principal.check_project(project_id)
+    row = repository.get_cluster(session, project_id, cluster_id, lock=True)
+    if row.state == "deleted":
+        raise NotChangeable("The cluster is deleted.", state=row.state)
+    version(row.version)
+    if row.state == "deleting":
+        active = find_active(session, cluster_id)
+        if active is None:
+            raise Conflict("The cluster is being deleted.")
+        return _views(session, [row])[0], active
+    supersede(session, cluster_id, "The cluster is being deleted.")
+    new = NewOperation("cluster.delete", "cluster", cluster_id, principal.id, row.tenant_id, project_id)
+    operation_id = start_operation(session, new)
+    _begin_delete(session, row)
+    session.refresh(row)
+    return _views(session, [row])[0], operation_id
+
+
+def cancel_order(session: Session, principal: Principal, cluster_id: str) -> None:
+    """
+    The order that is under way is being undone; its operation ends as cancelled once nothing is left of it. Raises Conflict, NotFound.
+    """
+    row = session.execute(select(ClusterRow).where(ClusterRow.id == cluster_id).with_for_update()).scalar_one()
+    principal.check_project(row.project_id)
+    if row.state not in {"pending", "placing", "provisioning", "bootstrapping", "verifying"}:
+        raise NotChangeable("Only an order that is not running yet can be cancelled; delete the cluster instead.", state=row.state)
+    request_cancel(session, cluster_id)
+    _begin_delete(session, row)
+
+
+def _begin_delete(session: Session, row: ClusterRow) -> None:
+    """
+    Meters stop now. With nothing held anywhere the cluster is gone in this transaction; else the engine takes it down.
+    """
+    now = session.execute(select(CpClock())).scalar_one()
+    before = row.state
+    nodes.accept_release(session, row.id, now)
+    held = repository.members_of(session, [row.id])[row.id]
+    stay = CLUSTER_STATES.by_name["deleting"].longest_stay_s
+    _move(session, row.id, "deleting", "Being taken down; billing has ended.", now, stay)
+    announce(session, row, before, "deleting", "Deletion was asked for.")
+    if before in UNPLACED and not held and row.provider_id is None:
+        _move(session, row.id, "deleted", "It held nothing.", now, None)
+        announce(session, row, "deleting", "deleted", "It held nothing.")
+        return_quota(session, row.id)
+
+
+def view_of(session: Session, row: ClusterRow) -> ClusterView:
+    """
+    The cluster with what stands beside it.
+    """
+    return _views(session, [row])[0]
+
+
+def enter(session: Session, row: ClusterRow, state: str, reason: str) -> None:
+    """
+    The cluster has come to the state by a request; the engine takes it from there.
+    """
+    now = session.execute(select(CpClock())).scalar_one()
+    _move(session, row.id, state, reason, now, CLUSTER_STATES.by_name[state].longest_stay_s)
+
+
+def _move(session: Session, cluster_id: str, state: str, reason: str, now: datetime, stay: float | None) -> None:
+    session.execute(
+        update(ClusterRow)
+        .where(ClusterRow.id == cluster_id)
+        .values(
+            state=state,
+            step="",
+            reason=reason,
+            state_since=now,
+            deadline_at=now + func.make_interval(0, 0, 0, 0, 0, 0, stay) if stay is not None else None,
+            due_at=now if stay is not None else None,
+            wakes=ClusterRow.wakes + 1,
+            attention="",
+            attempts=0,
+            delete_accepted_at=func.coalesce(ClusterRow.delete_accepted_at, now)
+            if state == "deleting"
+            else ClusterRow.delete_accepted_at,
+            version=ClusterRow.version + 1,
+            updated_at=now,
+        )
+    )
+
+
+def announce(session: Session, row: ClusterRow, before: str, after: str, reason: str) -> None:
+    """
+    History, event and operation tell of a move that a request made.
+    """
+    event = Event(
+        f"cluster.{after}", "cluster", row.id, row.tenant_id, row.project_id, {"state": after, "before": before, "reason": reason}
+    )
+    record(session, [event], [Move("cluster", row.id, before, after, reason, row.tenant_id)])
+    advance(session, [Progress(row.id, after, reason, "succeeded" if after == "deleted" else None)])
+
+
+def homes(session: Session, cluster_ids: Sequence[str]) -> dict[str, Home]:
+    """
+    What jobs need to know of their clusters; four queries however many.
+    """
+    rows = session.execute(select(ClusterRow).where(ClusterRow.id.in_(set(cluster_ids)))).scalars().all()
+    ids = [row.id for row in rows]
+    sets, members = repository.sets_of(session, ids), repository.members_of(session, ids)
+    providers = nodes.read_providers(session, [row.provider_id for row in rows if row.provider_id is not None])
+    return {
+        row.id: Home(
+            cluster_id=row.id,
+            tenant_id=row.tenant_id,
+            project_id=row.project_id,
+            state=row.state,
+            kind=row.kind,
+            user=row.provider_user,
+            provider=providers.get(row.provider_id or ""),
+            instances={one.ref: one[0].instance_id for one in members[row.id] if one[0].state == "active"},
+            gpus_per_node=max((one.gpus for one in sets[row.id]), default=0),
+            gpu_model=sets[row.id][0].gpu_model if sets[row.id] else "",
+        )
+        for row in rows
+    }
+
+
+def allowed_actions(view: ClusterView) -> dict[str, str]:
+    """
+    Every verb with the reason why it is not allowed now; an empty reason where it is.
+    """
+    state, busy = view.row.state, view.operation_id
+    update_ = (
+        f"Operation {busy} is active." if busy else "" if state in CHANGEABLE else f"A cluster in state {state} cannot be changed."
+    )
+    return {"delete": "It is deleted." if state == "deleted" else "", "update": update_}

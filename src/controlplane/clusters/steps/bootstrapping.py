@@ -1,0 +1,26 @@
+"""
+Turning deployed nodes into the product.
+"""
+
+from controlplane.clusters.states import ClusterSnapshot
+from controlplane.clusters.steps.wanted import wanted
+from controlplane.kit.outcome import Advance, Outcome, Wait
+from controlplane.providers.toolbox import Toolbox
+
+POLL_S = 1.0
+
+
+def bootstrap(cluster: ClusterSnapshot, tools: Toolbox) -> Outcome:
+    """
+    The provider was told the whole cluster and shows all its members.
+    """
+    assert cluster.provider is not None
+    clusters, spec = tools.clusters(cluster.provider), wanted(cluster)
+    if cluster.step != "applied":
+        clusters.apply_cluster(spec)
+        return Wait("The cluster is being set up.", 0.0, step="applied")
+    seen = {one.ref for one in clusters.observe_cluster(cluster.id).members if one.state != "absent"}
+    missing = [one for one in spec.members if one.ref not in seen]
+    if missing:
+        return Wait(f"{len(missing)} of {len(spec.members)} nodes have not joined yet.", POLL_S, step="")
+    return Advance("verifying", f"All {len(spec.members)} nodes have joined.")

@@ -1,0 +1,467 @@
+"""
+What operators do with providers and nodes, and what other rooms may ask of the fleet.
+"""
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any
+
+from sqlalchemy import and_, func, or_, select, update
+from sqlalchemy.dialects.postgresql import insert as upsert
+from sqlalchemy.orm import Session
+
+from controlplane.catalog import service as catalog
+from controlplane.kit.clock import CpClock
+from controlplane.kit.errors import Conflict, NotFound
+from controlplane.kit.events import Event, HistoryRow, Move, record
+from controlplane.kit.ids import new_id
+from controlplane.kit.lifecycle import wake
+from controlplane.kit.operations import NewOperation, Progress, advance, start_operation
+from controlplane.kit.paging import Page, PageAsk, fetch_page
+from controlplane.nodes import repository
+from controlplane.nodes.allocating import Hold, accept_release, give_back, hold, mark_leaving, transfer_charge
+from controlplane.nodes.errors import WrongState
+from controlplane.nodes.models import AllocationRow, HealthReportRow, HoldRow, NodeRow, ProviderRow, WipeRow
+from controlplane.nodes.repository import allocations_of, read_fleet, read_pools, read_providers
+from controlplane.nodes.states import NODE_STATES, ProviderRef
+
+__all__ = [
+    "ACTIONS",
+    "Hold",
+    "NewNode",
+    "NewProvider",
+    "NodeView",
+    "ProviderRef",
+    "accept_release",
+    "allocations_of",
+    "availability",
+    "enroll",
+    "get_node",
+    "give_back",
+    "hold",
+    "mark_leaving",
+    "read_fleet",
+    "read_pools",
+    "read_providers",
+    "register_provider",
+    "transfer_charge",
+]
+
+SEVERITY = ("ok", "info", "block_allocation", "drain", "quarantine")
+LEVELS = ((0, "none"), (4, "low"), (16, "medium"))
+
+
+@dataclass(frozen=True, slots=True)
+class Action:
+    """
+    A verb of the operator on a node.
+    """
+
+    to: str
+    """Where it leads."""
+    says: str
+    """What is true after it."""
+
+
+ACTIONS: Mapping[str, Action] = {
+    "requalify": Action("inspecting", "The node is inspected, checked and wiped again, and then available."),
+    "quarantine": Action("quarantined", "The node is out of use until somebody decides."),
+    "maintain": Action("maintenance", "The node is taken out on purpose."),
+    "repair": Action("repairing", "The node is with whoever repairs it."),
+    "retire": Action("retired", "The node has left the fleet."),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class NewProvider:
+    """
+    A provider to be registered.
+    """
+
+    name: str
+    """Unique, for operators."""
+    adapter: str
+    """Entry point name."""
+    site: str
+    """Where its machines stand."""
+    config: dict[str, Any]
+    """Plain settings."""
+    sealed: bytes | None
+    """Sealed secrets, under `provider_id`."""
+    capabilities: dict[str, Any]
+    """What the peer said it can do."""
+    shared: bool
+    """Whether several tenants may hold its nodes at once."""
+    provider_id: str
+    """`prv_…`, made by the caller because secrets are sealed under it."""
+
+
+@dataclass(frozen=True, slots=True)
+class NewNode:
+    """
+    A node to be enrolled.
+    """
+
+    ref: str
+    """Its name at the provider."""
+    block: str
+    """Spine group."""
+    leaf: str
+    """Where its rails meet."""
+    rack: str
+    """Which rack."""
+    nvlink_domain: str | None
+    """The rack-wide NVLink domain, if any."""
+    instance_type: str
+    """What it is sold as."""
+    gpus: int
+    """How many it should have."""
+
+
+@dataclass(frozen=True, slots=True)
+class NodeView:
+    """
+    A node with what stands beside it.
+    """
+
+    row: NodeRow
+    """The node."""
+    tenancy: AllocationRow | None
+    """Who holds it."""
+    holds: tuple[HoldRow, ...]
+    """What keeps it out of placement."""
+
+
+def register_provider(session: Session, new: NewProvider) -> ProviderRow:
+    """
+    The provider is registered. Raises NotFound for an unknown site, Conflict for a taken name.
+    """
+    catalog.get_site(session, new.site)
+    taken = session.execute(select(ProviderRow.id).where(ProviderRow.name == new.name)).first()
+    if taken is not None:
+        raise Conflict(f"A provider named {new.name} is registered already.", code="name_taken")
+    row = ProviderRow(
+        id=new.provider_id,
+        name=new.name,
+        adapter=new.adapter,
+        site=new.site,
+        config=new.config,
+        sealed=new.sealed,
+        capabilities=new.capabilities,
+        shared=new.shared,
+        seen_at=None,
+    )
+    session.add(row)
+    session.flush()
+    session.refresh(row)
+    return row
+
+
+def find_provider(session: Session, name: str) -> ProviderRow | None:
+    """
+    The provider of this name, or None.
+    """
+    return session.execute(select(ProviderRow).where(ProviderRow.name == name)).scalar_one_or_none()
+
+
+def get_provider(session: Session, provider_id: str) -> ProviderRow:
+    """
+    The provider. Raises NotFound.
+    """
+    row = session.get(ProviderRow, provider_id)
+    if row is None or row.state == "deleted":
+        raise NotFound
+    return row
+
+
+def list_providers(session: Session, ask: PageAsk) -> Page[ProviderRow]:
+    """
+    A page of providers.
+    """
+    return fetch_page(session, select(ProviderRow).where(ProviderRow.state != "deleted"), ProviderRow.id, ask)
+
+
+def set_provider_state(session: Session, provider_id: str, state: str) -> ProviderRow:
+    """
+    The provider takes part in placement, or does not; what stands on it is not touched.
+    """
+    row = get_provider(session, provider_id)
+    row.state = state
+    row.version += 1
+    row.updated_at = session.execute(select(CpClock())).scalar_one()
+    session.flush()
+    return row
+
+
+def enroll(session: Session, provider_id: str, site: str, nodes: Iterable[NewNode]) -> list[str]:
+    """
+    Nodes that were not known are enrolled and go through inspection, checks and a wipe before they are available; their ids are returned.
+    """
+    rows = [
+        {
+            "id": new_id("nod"),
+            "provider_id": provider_id,
+            "ref": one.ref,
+            "site": site,
+            "block": one.block,
+            "leaf": one.leaf,
+            "rack": one.rack,
+            "nvlink_domain": one.nvlink_domain,
+            "instance_type": one.instance_type,
+            "gpus": one.gpus,
+            "state": NODE_STATES.initial,
+        }
+        for one in nodes
+    ]
+    if not rows:
+        return []
+    statement = upsert(NodeRow).on_conflict_do_nothing(index_elements=["provider_id", "ref"]).returning(NodeRow.id)
+    ids = list(session.execute(statement, rows).scalars())
+    session.execute(
+        update(NodeRow)
+        .where(NodeRow.id.in_(ids))
+        .values(
+            deadline_at=CpClock() + func.make_interval(0, 0, 0, 0, 0, 0, NODE_STATES.by_name[NODE_STATES.initial].longest_stay_s)
+        )
+    )
+    record(
+        session,
+        [Event("node.enrolled", "node", one) for one in ids],
+        [Move("node", one, "", NODE_STATES.initial, "enrolled") for one in ids],
+    )
+    return ids
+
+
+@dataclass(frozen=True, slots=True)
+class NodeFilter:
+    """
+    Which nodes are asked for; None: any.
+    """
+
+    state: str | None = None
+    """State."""
+    site: str | None = None
+    """Site."""
+    instance_type: str | None = None
+    """Type."""
+    provider_id: str | None = None
+    """Provider."""
+    attention: bool | None = None
+    """Whether a person is needed."""
+    tenant_id: str | None = None
+    """Who holds it."""
+
+
+def list_nodes(session: Session, which: NodeFilter, ask: PageAsk) -> Page[NodeView]:
+    """
+    A page of nodes with their tenancies and holds; three queries however many.
+    """
+    query = select(NodeRow)
+    for column, value in (
+        (NodeRow.state, which.state),
+        (NodeRow.site, which.site),
+        (NodeRow.instance_type, which.instance_type),
+        (NodeRow.provider_id, which.provider_id),
+    ):
+        if value is not None:
+            query = query.where(column == value)
+    if which.attention is not None:
+        late = and_(NodeRow.deadline_at.is_not(None), NodeRow.deadline_at < CpClock())
+        needed = or_(NodeRow.attention != "", late)
+        query = query.where(needed if which.attention else ~needed)
+    if which.tenant_id is not None:
+        held = select(AllocationRow.node_id).where(AllocationRow.tenant_id == which.tenant_id, AllocationRow.state != "ended")
+        query = query.where(NodeRow.id.in_(held))
+    page = fetch_page(session, query, NodeRow.id, ask)
+    views = {one.row.id: one for one in _views(session, page.items)}
+    return page.map(lambda row: views[row.id])
+
+
+def get_node(session: Session, node_id: str) -> NodeView:
+    """
+    The node. Raises NotFound.
+    """
+    row = session.get(NodeRow, node_id)
+    if row is None:
+        raise NotFound
+    return _views(session, [row])[0]
+
+
+def history_of(session: Session, resource_id: str, ask: PageAsk) -> Page[HistoryRow]:
+    """
+    A page of the resource's moves, oldest first.
+    """
+    return fetch_page(session, select(HistoryRow).where(HistoryRow.resource_id == resource_id), HistoryRow.id, ask)
+
+
+def wipes_of(session: Session, node_id: str, ask: PageAsk) -> Page[WipeRow]:
+    """
+    A page of the node's wipes, oldest first.
+    """
+    get_node(session, node_id)
+    return fetch_page(session, select(WipeRow).where(WipeRow.node_id == node_id), WipeRow.id, ask)
+
+
+def _views(session: Session, rows: Sequence[NodeRow]) -> list[NodeView]:
+    ids = [row.id for row in rows]
+    tenancies = session.execute(
+        select(AllocationRow).where(AllocationRow.node_id.in_(ids), AllocationRow.state != "ended")
+    ).scalars()
+    held_by = {one.node_id: one for one in tenancies}
+    holds: dict[str, list[HoldRow]] = {}
+    for one in open_holds(session, ids):
+        holds.setdefault(one.node_id, []).append(one)
+    return [NodeView(row, held_by.get(row.id), tuple(holds.get(row.id, ()))) for row in rows]
+
+
+def open_holds(session: Session, node_ids: Sequence[str]) -> Sequence[HoldRow]:
+    """
+    The holds that are in force on these nodes.
+    """
+    in_force = or_(HoldRow.until.is_(None), HoldRow.until > CpClock())
+    query = select(HoldRow).where(HoldRow.node_id.in_(node_ids), HoldRow.lifted_at.is_(None), in_force).order_by(HoldRow.id)
+    return session.execute(query).scalars().all()
+
+
+def place_hold(session: Session, node_id: str, *, reason: str, by: str, until: datetime | None) -> HoldRow:
+    """
+    The node is kept out of placement; its state and its tenant are not touched.
+    """
+    get_node(session, node_id)
+    row = HoldRow(id=new_id("hld"), node_id=node_id, reason=reason, created_by=by, until=until, lifted_at=None)
+    session.add(row)
+    session.flush()
+    session.refresh(row)
+    return row
+
+
+def lift_hold(session: Session, node_id: str, hold_id: str) -> HoldRow:
+    """
+    The hold is over. Raises NotFound; lifting twice changes nothing.
+    """
+    row = session.get(HoldRow, hold_id)
+    if row is None or row.node_id != node_id:
+        raise NotFound
+    if row.lifted_at is None:
+        row.lifted_at = session.execute(select(CpClock())).scalar_one()
+        session.flush()
+    return row
+
+
+def report_health(session: Session, node_id: str, *, source: str, check: str, severity: str, message: str) -> NodeRow:
+    """
+    The source's latest word on the check stands, and the node's health is the worst of all reports.
+    """
+    row = get_node(session, node_id).row
+    statement = upsert(HealthReportRow).values(
+        {"node_id": node_id, "source": source, "check_name": check, "class": severity, "message": message, "at": CpClock()}
+    )
+    newest = {"class": statement.excluded["class"], "message": statement.excluded.message, "at": CpClock()}
+    session.execute(statement.on_conflict_do_update(index_elements=["node_id", "source", "check_name"], set_=newest))
+    classes = session.execute(select(HealthReportRow.class_).where(HealthReportRow.node_id == node_id)).scalars().all()
+    worst = max(classes, key=SEVERITY.index)
+    if worst != row.health:
+        record(session, [Event("node.health", "node", node_id, data={"health": worst, "before": row.health, "source": source})])
+        row.health = worst
+        row.version += 1
+        session.flush()
+    return row
+
+
+def allowed_actions(row: NodeRow) -> dict[str, str]:
+    """
+    Every verb with the reason why it is not allowed now; an empty reason where it is.
+    """
+    moves = NODE_STATES.by_name[row.state].moves
+    return {name: "" if action.to in moves else f"A node in state {row.state} cannot go there." for name, action in ACTIONS.items()}
+
+
+def act(session: Session, node_id: str, verb: str, *, reason: str, by: str) -> tuple[NodeRow, str]:
+    """
+    The operator's verb is under way or done; the node and its operation's id are returned. Raises NotFound, WrongState.
+    """
+    row = session.execute(select(NodeRow).where(NodeRow.id == node_id).with_for_update()).scalar_one_or_none()
+    if row is None:
+        raise NotFound
+    refusal = allowed_actions(row)[verb]
+    if refusal:
+        allowed = [name for name, why in allowed_actions(row).items() if not why]
+        raise WrongState(refusal, state=row.state, allowed=allowed)
+    operation_id = start_operation(session, NewOperation(f"node.{verb}", "node", node_id, by))
+    before, target = row.state, NODE_STATES.by_name[ACTIONS[verb].to]
+    now = session.execute(select(CpClock())).scalar_one()
+    stay = func.make_interval(0, 0, 0, 0, 0, 0, target.longest_stay_s)
+    moving = target.nature == "moving"
+    session.execute(
+        update(NodeRow)
+        .where(NodeRow.id == node_id)
+        .values(
+            state=target.name,
+            step="",
+            reason=reason or target.says,
+            state_since=now,
+            deadline_at=now + stay if moving else None,
+            due_at=now if moving else None,
+            attempts=0,
+            attention="",
+            task_id=new_id("tsk"),
+            version=NodeRow.version + 1,
+            updated_at=now,
+        )
+    )
+    record(
+        session,
+        [Event(f"node.{target.name}", "node", node_id, data={"state": target.name, "before": before, "reason": reason})],
+        [Move("node", node_id, before, target.name, reason)],
+    )
+    if not moving:
+        _end_operation(session, node_id, target.name, reason)
+    session.refresh(row)
+    return row, operation_id
+
+
+def _end_operation(session: Session, node_id: str, state: str, reason: str) -> None:
+    advance(session, [Progress(node_id, state, reason, "succeeded")])
+
+
+@dataclass(frozen=True, slots=True)
+class Availability:
+    """
+    How much of one type is free in one site.
+    """
+
+    site: str
+    """Where."""
+    instance_type: str
+    """What."""
+    level: str
+    """none, low, medium or high."""
+    free: int
+    """Nodes; shown to operators only."""
+    total: int
+    """Nodes; shown to operators only."""
+
+
+def availability(session: Session, site: str | None, instance_type: str | None) -> list[Availability]:
+    """
+    Free capacity per site and type, as of this transaction.
+    """
+    return [
+        Availability(row.site, row.instance_type, level_of(row.free), row.free, row.total)
+        for row in repository.count_free(session, site, instance_type)
+    ]
+
+
+def level_of(free: int) -> str:
+    """
+    none, low, medium or high.
+    """
+    return next((name for most, name in LEVELS if free <= most), "high")
+
+
+def wake_node(session: Session, node_id: str) -> None:
+    """
+    The node is looked at soon.
+    """
+    wake(session, "nodes", [node_id])

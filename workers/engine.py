@@ -1,0 +1,71 @@
+"""
+All loops of one worker process: one pump per kind, and the check of providers.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from concurrent.futures import ThreadPoolExecutor
+
+from controlplane import bootstrap
+from controlplane.settings import Settings
+from workers.pump import Pump
+from workers.sweeps import check_providers, expire_records
+
+log = logging.getLogger(__name__)
+CHECK_EVERY_S = 5.0
+STOP_GRACE_S = 30.0
+
+
+class Engine:
+    """
+    What a worker process runs besides Celery; works with the broker present, purged or absent.
+    """
+
+    def __init__(self, settings: Settings) -> None:
+        self.settings = settings
+        self._runtime = bootstrap.build(settings, application="controlplane-worker")
+        self._tools = bootstrap.toolbox(settings, self._runtime.sealer)
+        self._pool = ThreadPoolExecutor(settings.step_threads, thread_name_prefix="step")
+        found = bootstrap.drivers(self._runtime.engine, settings)
+        self.pumps = {name: Pump(driver, self._tools, settings, self._pool) for name, driver in found.items()}
+        self._stopping = threading.Event()
+        self._threads = [threading.Thread(target=pump.run, name=f"pump-{name}", daemon=True) for name, pump in self.pumps.items()]
+        self._threads.append(threading.Thread(target=self._sweep, name="sweep", daemon=True))
+
+    def start(self) -> None:
+        """
+        The loops run.
+        """
+        for thread in self._threads:
+            thread.start()
+
+    def wake(self, kind: str) -> None:
+        """
+        The kind's loop looks at once, and so do the others, whose rows its outcomes may touch.
+        """
+        del kind
+        for pump in self.pumps.values():
+            pump.wake()
+
+    def stop(self) -> None:
+        """
+        Steps under way are finished, claims given back, connections closed; bounded.
+        """
+        self._stopping.set()
+        for pump in self.pumps.values():
+            pump.stop()
+        for thread in self._threads:
+            thread.join(STOP_GRACE_S)
+        self._pool.shutdown(wait=False, cancel_futures=True)
+        self._runtime.close()
+
+    def _sweep(self) -> None:
+        while not self._stopping.is_set():
+            try:
+                check_providers(self._runtime.engine, self._tools)
+                expire_records(self._runtime.engine)
+            except Exception:
+                log.exception("a sweep failed")
+            self._stopping.wait(CHECK_EVERY_S)

@@ -1,0 +1,41 @@
+"""
+Sweeps that are not about driven rows: providers are asked how they are, and records whose time is over go.
+"""
+
+from __future__ import annotations
+
+import logging
+
+from sqlalchemy import Engine, text
+
+from controlplane.kit.db import EVERYTHING, in_transaction
+from controlplane.nodes import checking
+from controlplane.nodes.steps.provider import check
+from controlplane.providers.toolbox import Toolbox
+
+log = logging.getLogger(__name__)
+BATCH = 20
+EXPIRED = text(
+    """
+    DELETE FROM idempotency_keys WHERE (principal_id, key) IN (
+      SELECT principal_id, key FROM idempotency_keys WHERE created_at < cp_clock() - interval '24 hours' LIMIT 1000 FOR UPDATE SKIP LOCKED)
+    """
+)
+
+
+def check_providers(engine: Engine, tools: Toolbox) -> int:
+    """
+    Providers that were not asked lately have been asked what they can do; their number is returned.
+    """
+    due = in_transaction(engine, EVERYTHING, lambda session: checking.due_providers(session, BATCH))
+    for provider in due:
+        found = check(provider, tools)
+        in_transaction(engine, EVERYTHING, lambda session, one=provider, seen=found: checking.store(session, one.id, seen))  # type: ignore[misc]
+    return len(due)
+
+
+def expire_records(engine: Engine) -> None:
+    """
+    Idempotency records older than a day are gone, a batch at a time.
+    """
+    in_transaction(engine, EVERYTHING, lambda session: session.execute(EXPIRED))
