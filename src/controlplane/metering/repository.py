@@ -112,9 +112,10 @@ def usage(
     tenant_id: str | None,
     reseller_id: str | None,
     project_id: str | None,
+    most: int,
 ) -> Sequence[Row[Any]]:
     """
-    Sums per group and currency (none where unpriced): node_us, gpu_us, gpu_us_price. Open intervals count up to the present.
+    Sums per group and currency (none where unpriced), `most` at most: node_us, gpu_us, gpu_us_price. Open intervals count up to now.
     """
     keys = [COLUMNS[one] for one in group_by]
     selected = "".join(f"{one}, " for one in keys)
@@ -151,8 +152,15 @@ parts AS (
   SELECT p.*, (extract(epoch FROM upper(piece) - lower(piece)) * 1000000)::bigint AS us FROM priced p
 )
 SELECT {selected}currency, sum(us) AS node_us, sum(us * gpus) AS gpu_us, sum(us * gpus * price) AS gpu_us_price
-FROM timed GROUP BY {selected}currency ORDER BY {selected}currency"""
-    parameters = {"from_": from_, "to": to, "tenant_id": tenant_id, "reseller_id": reseller_id, "project_id": project_id}
+FROM timed GROUP BY {selected}currency ORDER BY {selected}currency LIMIT :most"""
+    parameters = {
+        "from_": from_,
+        "to": to,
+        "tenant_id": tenant_id,
+        "reseller_id": reseller_id,
+        "project_id": project_id,
+        "most": most,
+    }
     return session.execute(text(query), parameters).all()
 
 

@@ -6,11 +6,12 @@ that would be empty is kept as an empty one, so that it bills nothing and still 
 """
 
 from collections.abc import Iterable, Sequence
-from datetime import datetime
+from datetime import UTC, datetime, timedelta
 from decimal import Decimal
 
 from sqlalchemy.orm import Session
 
+from controlplane.catalog import service as catalog
 from controlplane.kit.errors import FieldError, Invalid, NotFound
 from controlplane.kit.ids import new_id
 from controlplane.kit.paging import Page, PageAsk
@@ -29,6 +30,7 @@ from controlplane.metering.states import (
     Price,
     PriceBook,
     UsageRow,
+    Window,
 )
 
 __all__ = [
@@ -42,15 +44,21 @@ __all__ = [
     "Price",
     "PriceBook",
     "UsageRow",
+    "Window",
     "close_intervals",
     "create_price_book",
     "current_prices",
     "estimate",
+    "group_keys",
     "list_intervals",
     "list_price_books",
     "open_intervals",
     "usage",
+    "window",
 ]
+
+LONGEST_BY_DAY = timedelta(days=400)
+MOST_ROWS = 20_000
 
 
 def open_intervals(session: Session, openings: Iterable[Opening]) -> list[str]:
@@ -87,11 +95,23 @@ def usage(
     What was held in `[from_, to)` per group, in the order of the groups; open intervals count up to the present. Without groups one
     row. No tenant means all tenants (of the reseller, when one is named). Raises Invalid for an empty window.
     """
-    _check_window(from_, to)
     asked = set(group_by)
+    _check_window(from_, to, by_day="day" in asked)
     keys = [one for one in GROUP_KEYS if one in asked]
     columns = [repository.COLUMNS[one] for one in keys]
-    rows = repository.usage(session, keys, from_=from_, to=to, tenant_id=tenant_id, reseller_id=reseller_id, project_id=project_id)
+    rows = repository.usage(
+        session,
+        keys,
+        from_=from_,
+        to=to,
+        tenant_id=tenant_id,
+        reseller_id=reseller_id,
+        project_id=project_id,
+        most=MOST_ROWS + 1,
+    )
+    if len(rows) > MOST_ROWS:
+        refusal = FieldError("query.group_by", "too_many_groups", f"There are more than {MOST_ROWS} groups.")
+        raise Invalid("That many groups are not answered at once: ask for a shorter window or fewer keys.", errors=[refusal])
     groups: dict[tuple[object, ...], dict[str | None, tuple[int, int, Decimal]]] = {}
     if not keys:
         groups[()] = {}
@@ -110,32 +130,54 @@ def usage(
     ]
 
 
-def _check_window(from_: datetime, to: datetime) -> None:
+def window(session: Session, from_: datetime | None, to: datetime | None) -> Window:
+    """
+    The window asked for: from the start of this month in UTC, up to now, where nothing else is said. Raises Invalid when it is empty.
+    """
+    present = repository.now(session).astimezone(UTC)
+    start = from_ if from_ is not None else present.replace(day=1, hour=0, minute=0, second=0, microsecond=0)
+    end = to if to is not None else present
+    if from_ is None and to is None:
+        end = max(end, start + timedelta(microseconds=1))  # the very first moment of a month
+    _check_window(start, end)
+    return Window(start, end, present)
+
+
+def group_keys(text: str, *, per_tenant: bool = False) -> list[GroupKey]:
+    """
+    The groups named in a comma-separated text, in our order, each once.
+    """
+    named = set(text.split(",")) | ({"tenant"} if per_tenant else set())
+    return [one for one in GROUP_KEYS if one in named]
+
+
+def _check_window(from_: datetime, to: datetime, *, by_day: bool = False) -> None:
     if from_ >= to:
         refusal = FieldError("query.to", "empty_window", "`to` must be later than `from`.")
         raise Invalid("The window is empty: `to` must be later than `from`.", errors=[refusal])
+    if by_day and to - from_ > LONGEST_BY_DAY:
+        refusal = FieldError("query.to", "window_too_long", f"By day a window has at most {LONGEST_BY_DAY.days} days.")
+        raise Invalid(f"By day a window has at most {LONGEST_BY_DAY.days} days.", errors=[refusal])
 
 
 def list_intervals(
     session: Session,
     ask: PageAsk,
+    within: Window,
     *,
-    from_: datetime,
-    to: datetime,
     tenant_id: str | None = None,
     reseller_id: str | None = None,
     project_id: str | None = None,
     cluster_id: str | None = None,
 ) -> Page[Interval]:
     """
-    A page of the intervals that touch `[from_, to)`, whole: the evidence a bill can be walked back to. Raises Invalid.
+    A page of the intervals that touch the window, whole: the evidence a bill can be walked back to.
     """
-    _check_window(from_, to)
     page = repository.intervals(
         session,
         ask,
-        from_=from_,
-        to=to,
+        from_=within.from_,
+        to=within.to,
         tenant_id=tenant_id,
         reseller_id=reseller_id,
         project_id=project_id,
@@ -175,7 +217,7 @@ def create_price_book(
     is_base = repository.is_platform(session, seller) if seller is not None else None
     if seller is None or is_base is None:
         raise NotFound
-    _check_lines(prices)
+    _check_lines(prices, catalog.instance_type_names(session))
     repository.lock_books(session, seller)
     number, present = repository.last_number(session, seller) + 1, repository.now(session)
     start = valid_from if valid_from is not None else present
@@ -186,9 +228,12 @@ def create_price_book(
     return _book(row, repository.lines_of(session, [row.id]))
 
 
-def _check_lines(prices: Sequence[Price]) -> None:
+def _check_lines(prices: Sequence[Price], known: set[str]) -> None:
     seen = set()
     for position, one in enumerate(prices):
+        if one.instance_type not in known:
+            refusal = FieldError(f"body.prices.{position}.instance_type", "unknown_instance_type", "It is not in the catalog.")
+            raise Invalid(f"There is no instance type {one.instance_type}.", errors=[refusal])
         key = (one.instance_type, one.mode)
         if key in seen:
             refusal = FieldError(f"body.prices.{position}", "duplicate", "This instance type and mode have a price already.")

@@ -141,6 +141,20 @@ class UsageRow:
 
 
 @dataclass(frozen=True, slots=True)
+class Window:
+    """
+    A half-open stretch of time.
+    """
+
+    from_: datetime
+    """Its first moment."""
+    to: datetime
+    """The first moment after it."""
+    now: datetime
+    """The database's clock when it was asked for."""
+
+
+@dataclass(frozen=True, slots=True)
 class Price:
     """
     One line of a price list.

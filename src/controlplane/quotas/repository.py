@@ -252,13 +252,15 @@ def all_rows(session: Session) -> list[QuotaRow]:
 
 
 def page_of_scopes(
-    session: Session, tenant_id: str, after: tuple[int, str] | None, limit: int, *, project_id: str | None = None
+    session: Session, tenant_id: str | None, after: tuple[int, str] | None, limit: int, *, project_id: str | None = None
 ) -> list[tuple[int, str]]:
     """
-    (depth, scope id) of the tenant and its projects after a position; of one project only when one is named.
+    (depth, scope id) of the tenant and its projects (none: of all) after a position; of one project only when one is named.
     """
     place = tuple_(QuotaRow.depth, QuotaRow.scope_id)
-    query = select(QuotaRow.depth, QuotaRow.scope_id).where(QuotaRow.tenant_id == tenant_id).distinct()
+    query = select(QuotaRow.depth, QuotaRow.scope_id).distinct()
+    if tenant_id is not None:
+        query = query.where(QuotaRow.tenant_id == tenant_id)
     if project_id is not None:
         query = query.where(QuotaRow.scope_id == project_id)
     if after is not None:

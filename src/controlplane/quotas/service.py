@@ -45,6 +45,7 @@ __all__ = [
     "ScopeRef",
     "find_scope",
     "get_quotas",
+    "get_scoped",
     "give_back",
     "list_quotas",
     "open_counters",
@@ -231,9 +232,33 @@ def get_quotas(session: Session, scope: ScopeRef) -> ScopeQuotas:
     return _quotas_of(rows)
 
 
-def list_quotas(session: Session, tenant_id: str, ask: PageAsk, *, project_id: str | None = None) -> Page[ScopeQuotas]:
+def get_scoped(
+    session: Session,
+    scope_id: str,
+    kind: ScopeKind | None = None,
+    *,
+    reseller_id: str | None = None,
+    tenant_id: str | None = None,
+) -> ScopeQuotas:
     """
-    A page of the tenant's quotas: its own first, then its projects'; of one project only when one is named.
+    The quotas of the scope when it is of this kind and belongs there; none means any. Raises NotFound alike for all that is not so.
+    """
+    rows = repository.rows_of(session, [scope_id])
+    scope = _scope_of(rows[0]) if rows else None
+    if (
+        scope is None
+        or (kind is not None and scope.kind != kind)
+        or (reseller_id is not None and scope.reseller_id != reseller_id)
+        or (tenant_id is not None and scope.tenant_id != tenant_id)
+    ):
+        raise NotFound
+    return _quotas_of(rows)
+
+
+def list_quotas(session: Session, tenant_id: str | None, ask: PageAsk, *, project_id: str | None = None) -> Page[ScopeQuotas]:
+    """
+    A page of the tenant's quotas: its own first, then its projects'; of one project only when one is named. No tenant: all scopes
+    from the root down.
     """
     after = _position(ask.token) if ask.token is not None else None
     places = repository.page_of_scopes(session, tenant_id, after, ask.limit + 1, project_id=project_id)
@@ -247,7 +272,7 @@ def list_quotas(session: Session, tenant_id: str, ask: PageAsk, *, project_id: s
 
 def _position(token: str) -> tuple[int, str]:
     depth, _, scope_id = decode_token(token).partition(".")
-    if depth not in {"2", "3"} or not scope_id:
+    if depth not in {"0", "1", "2", "3"} or not scope_id:
         raise Invalid(
             "The page token is not one of ours.", errors=[FieldError("query.page_token", "invalid_token", "Use a next_page_token.")]
         )
