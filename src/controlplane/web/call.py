@@ -11,6 +11,7 @@ from sqlalchemy.orm import Session
 
 from controlplane.kit.access import Principal
 from controlplane.kit.errors import FieldError, Invalid, VersionRequired, VersionStale
+from controlplane.kit.secrets import Sealer
 
 
 @dataclass(slots=True)
@@ -37,6 +38,8 @@ class Call:
     """More for the audit entry; never a secret."""
     after_commit: list[Callable[[], None]] = field(default_factory=list)
     """Run after the commit; must not fail the request."""
+    sealer: Sealer | None = None
+    """Seals secrets that the caller hands in; none where the installation has no master key."""
     tenant_limits: Mapping[str, int | None] = field(default_factory=dict)
     """Quota of a tenant that is created without one."""
 

@@ -27,10 +27,12 @@ from controlplane.kit.access import Authenticator, Principal
 from controlplane.kit.clock import rfc3339, utc_now
 from controlplane.kit.db import DEADLOCK, EVERYTHING, SERIALIZATION_FAILURE, raise_wall, sqlstate
 from controlplane.kit.errors import DomainError, FieldError, Forbidden, Invalid, NotFound, Unavailable
+from controlplane.kit.secrets import Sealer
 from controlplane.web.call import Call, Reply
 from controlplane.web.problems import document, problem
 from controlplane.web.repeat import Remembered, Repeat, remember, reserve
 from controlplane.web.schemas import Problem
+from controlplane.web.waiting import WaitSeconds, answer_when_changed
 
 log = logging.getLogger(__name__)
 TRIES = 4
@@ -71,6 +73,8 @@ class Edge:
     """Wakes workers for (kind, id); never blocks, never fails."""
     tenant_limits: Mapping[str, int | None] = field(default_factory=dict)
     """Quota of a tenant that is created without one, by resource; what is missing has no limit of its own."""
+    sealer: Sealer | None = None
+    """Seals secrets that callers hand in; none: this installation has no master key and takes none."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,15 +112,17 @@ def endpoint(
     dry_run: bool = False,
     tags: list[str] | None = None,
     works_suspended: bool | None = None,
+    waits: frozenset[str] = frozenset(),
     also: dict[int, tuple[type[BaseModel], str]] | None = None,
 ) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
     """
-    The function is served at the path. Its first parameter is the `Call`; the rest is declared as FastAPI knows it.
+    The function is served at the path. Its first parameter is the `Call`; the rest is declared as FastAPI knows it. With `waits` the
+    route has `wait_s`: while the resource's state is among these, the answer is held back until it changes.
     """
     changes = method != "GET" if mutates is None else mutates
 
     def register(function: Callable[..., Any]) -> Callable[..., Any]:
-        signature, known = _outer_signature(function, path, dry_run=dry_run)
+        signature, known = _outer_signature(function, path, dry_run=dry_run, waits=bool(waits))
         rule = Rule(
             permission=permission,
             audience=audience,
@@ -130,13 +136,16 @@ def endpoint(
         def serve(*args: Any, **kwargs: Any) -> Response:
             return _serve(function, rule, status, kwargs.pop("request_"), *args, **kwargs)
 
-        serve.__signature__ = signature  # type: ignore[attr-defined]
-        serve.__annotations__ = {name: one.annotation for name, one in signature.parameters.items()} | {"return": Response}
-        serve.rule = rule  # type: ignore[attr-defined]
+        served: Any = _held_back(serve, waits) if waits else serve
+        served.__signature__ = signature
+        served.__annotations__ = {name: one.annotation for name, one in signature.parameters.items()} | {"return": Response}
+        served.rule = rule
         declared = {401, 403, 422, 429, 503, *problems} | ({404} if "{" in path else set()) | ({409} if method == "POST" else set())
+        answers: dict[int | str, dict[str, Any]] = {code: _declared(code) for code in sorted(declared)}
+        answers |= {code: {"model": model, "description": words} for code, (model, words) in (also or {}).items()}
         router.add_api_route(
             path,
-            serve,
+            served,
             methods=[method],
             status_code=status,
             response_model=answer,
@@ -144,8 +153,7 @@ def endpoint(
             description=inspect.cleandoc(function.__doc__ or summary),
             operation_id=function.__name__,
             tags=list(tags) if tags else None,
-            responses={code: _declared(code) for code in sorted(declared)}
-            | {code: {"model": model, "description": words} for code, (model, words) in (also or {}).items()},
+            responses=answers,
             openapi_extra={
                 "x-permission": permission,
                 "x-audience": audience,
@@ -157,7 +165,19 @@ def endpoint(
     return register
 
 
-def _outer_signature(function: Callable[..., Any], path: str, *, dry_run: bool) -> tuple[inspect.Signature, frozenset[str]]:
+def _held_back(serve: Callable[..., Response], waits: frozenset[str]) -> Callable[..., Any]:
+    @functools.wraps(serve)
+    async def wait(**kwargs: Any) -> Response:
+        wait_s = kwargs.pop("wait_s")
+        look = functools.partial(serve, **kwargs)
+        return await answer_when_changed(kwargs["request_"], look, wait_s=wait_s, unsettled=waits)
+
+    return wait
+
+
+def _outer_signature(
+    function: Callable[..., Any], path: str, *, dry_run: bool, waits: bool
+) -> tuple[inspect.Signature, frozenset[str]]:
     inner = list(inspect.signature(function).parameters.values())[1:]
     outer = [inspect.Parameter("request_", inspect.Parameter.KEYWORD_ONLY, annotation=Request)]
     known = set()
@@ -170,6 +190,9 @@ def _outer_signature(function: Callable[..., Any], path: str, *, dry_run: bool) 
         flag = Query(False, description="Answer what would happen and change nothing.")
         outer.append(inspect.Parameter("dry_run", inspect.Parameter.KEYWORD_ONLY, default=flag, annotation=bool))
         known.add("dry_run")
+    if waits:
+        outer.append(inspect.Parameter("wait_s", inspect.Parameter.KEYWORD_ONLY, default=0, annotation=WaitSeconds))
+        known.add("wait_s")
     return inspect.Signature(outer), frozenset(known)
 
 
@@ -250,6 +273,7 @@ def _with_retries(
             if_match=request.headers.get("if-match"),
             dry_run=dry_run,
             tenant_limits=edge.tenant_limits,
+            sealer=edge.sealer,
         )
         try:
             with call.session:
