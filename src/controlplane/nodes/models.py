@@ -42,6 +42,12 @@ class ProviderRow(Base):
     """Whether several tenants may hold its nodes at once; false where its members cannot be scrubbed."""
     seen_at: Mapped[datetime | None]
     """When it last answered."""
+    checked_at: Mapped[datetime | None]
+    """When it was last asked."""
+    problem: Mapped[str] = mapped_column(server_default="")
+    """Why the last question got no answer, in the peer's words; empty when it did."""
+    findings: Mapped[list[Any]] = mapped_column(JSONB(), server_default=text("'[]'::jsonb"))
+    """Where its machines differ from the enrolled ones: [{code, ref, message}]."""
     created_at: Mapped[datetime] = mapped_column(server_default=CpClock())
     """Database clock."""
     updated_at: Mapped[datetime] = mapped_column(server_default=CpClock())
