@@ -1,0 +1,128 @@
+"""
+The HTTP application: the edge around every room's routes.
+"""
+
+import logging
+from collections.abc import AsyncIterator, Callable
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
+
+import anyio.to_thread
+import redis
+from fastapi import FastAPI
+from fastapi.exceptions import RequestValidationError
+from sqlalchemy import Engine, text
+from sqlalchemy.exc import SQLAlchemyError
+from sqlalchemy.orm import Session
+from starlette.exceptions import HTTPException
+from starlette.requests import Request
+from starlette.responses import Response
+
+from controlplane import migrations
+from controlplane.bootstrap import Runtime, build
+from controlplane.catalog.routes import router as catalog
+from controlplane.clusters.routes import router as clusters
+from controlplane.identity import service as identity
+from controlplane.identity.routes import router as tree
+from controlplane.jobs.routes import router as jobs
+from controlplane.kit.db import EVERYTHING, raise_wall
+from controlplane.kit.logging import configure
+from controlplane.metering.routes import router as metering
+from controlplane.quotas.routes import router as quotas
+from controlplane.settings import Settings
+from controlplane.web.brand import Brands
+from controlplane.web.edge import EdgeMiddleware, Gate, trusted_networks
+from controlplane.web.endpoint import Edge
+from controlplane.web.health import Probe, health_router
+from controlplane.web.limits import Limiter
+from controlplane.web.problems import plain_problem, validation_problem
+
+log = logging.getLogger(__name__)
+ROUTERS = (tree, catalog, quotas, clusters, jobs, metering)
+PROBE_TIMEOUT_S = 0.5
+REVISION = text("SELECT version_num FROM alembic_version")
+
+
+def create_app(settings: Settings | None = None) -> FastAPI:
+    """
+    The application, wired and not yet serving. Raises PowerfulRole when the database role could see past row-level security.
+    """
+    settings = settings or Settings()
+    configure(settings.log_level)
+    runtime = build(settings)
+    limiter = Limiter(settings.rate_limit_per_s, settings.rate_limit_burst)
+    gate = Gate(
+        limiter=limiter,
+        brands=Brands(lambda host: _find_brand(runtime.engine, host)),
+        trusted=trusted_networks(settings.trusted_proxies),
+        max_body_bytes=settings.max_body_bytes,
+    )
+    app = FastAPI(title="GPU cloud API", version="1", openapi_url=None, docs_url=None, redoc_url=None, lifespan=_lifespan(runtime))
+    app.state.edge = Edge(engine=runtime.engine, authenticator=runtime.authenticator, nudge=runtime.nudge)
+    app.state.runtime = runtime
+    app.add_middleware(EdgeMiddleware, gate=gate)
+    app.add_exception_handler(HTTPException, _answer_http)
+    app.add_exception_handler(RequestValidationError, _answer_invalid)
+    for router in ROUTERS:
+        app.include_router(router)
+    app.include_router(health_router(_probes(runtime), frozenset({"database"})))
+    return app
+
+
+def _lifespan(runtime: Runtime) -> Callable[[FastAPI], AbstractAsyncContextManager[None]]:
+    @asynccontextmanager
+    async def span(app: FastAPI) -> AsyncIterator[None]:
+        del app
+        anyio.to_thread.current_default_thread_limiter().total_tokens = runtime.settings.http_threads
+        try:
+            yield
+        finally:
+            runtime.close()
+
+    return span
+
+
+def _find_brand(engine: Engine, host: str) -> identity.Brand | None:
+    with Session(engine) as session:
+        raise_wall(session, EVERYTHING)
+        return identity.brand_for_host(session, host)
+
+
+def _probes(runtime: Runtime) -> dict[str, Probe]:
+    newest = migrations.head()
+    broker_url = runtime.settings.broker_url.get_secret_value()
+    timeouts = {"socket_timeout": PROBE_TIMEOUT_S, "socket_connect_timeout": PROBE_TIMEOUT_S}
+    broker = redis.Redis.from_url(broker_url, **timeouts) if broker_url else None
+
+    def database() -> str:
+        try:
+            with runtime.engine.connect() as connection:
+                return "up" if connection.execute(REVISION).scalar() == newest else "behind"
+        except SQLAlchemyError:
+            return "down"
+
+    def wakes() -> str:
+        if broker is None:
+            return "absent"
+        try:
+            broker.ping()
+        except (redis.RedisError, OSError):
+            return "down"
+        return "up"
+
+    if broker is not None:
+        runtime.closers.append(broker.close)
+    return {"database": database, "broker": wakes}
+
+
+async def _answer_http(request: Request, error: Exception) -> Response:
+    assert isinstance(error, HTTPException)
+    response = plain_problem(error.status_code, request.state.request_id, str(error.detail))
+    allowed = (error.headers or {}).get("Allow")
+    if allowed:
+        response.headers["Allow"] = allowed
+    return response
+
+
+async def _answer_invalid(request: Request, error: Exception) -> Response:
+    assert isinstance(error, RequestValidationError)
+    return validation_problem(error, request.state.request_id)
