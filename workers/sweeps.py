@@ -6,11 +6,11 @@ from __future__ import annotations
 
 import logging
 
+from controlplane.nodes.steps.provider import check
 from sqlalchemy import Engine, text
 
 from controlplane.kit.db import EVERYTHING, in_transaction
 from controlplane.nodes import checking
-from controlplane.nodes.steps.provider import check
 from controlplane.providers.toolbox import Toolbox
 
 log = logging.getLogger(__name__)

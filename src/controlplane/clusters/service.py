@@ -90,7 +90,7 @@ def order_cluster(session: Session, principal: Principal, project_id: str, order
 
     Raises NotFound, Invalid, NameTaken, QuotaExceeded, NoCapacity.
     """
-    project = identity.get_project(session, principal, project_id)
+    project = identity.hold_project(session, principal, project_id)
     facts = check_order(session, order)
     refuse_if_hopeless(session, order)
     cluster_id = new_id("clu")

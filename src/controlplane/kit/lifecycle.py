@@ -265,10 +265,11 @@ class Driver:
         """
         Seconds until the next row is due, not above zero when one is; None when none ever is.
         """
-        row = text(
-            f"SELECT extract(epoch FROM min(due_at) - cp_clock())::float8 FROM {self.kind.rows.name} WHERE due_at IS NOT NULL"
-        )
-        return in_transaction(self._engine, EVERYTHING, lambda session: session.execute(row).scalar_one())
+        driven = sorted({*self.kind.steps, *(name.split("/")[0] for name in self.kind.decisions)})
+        query = text(
+            f"SELECT extract(epoch FROM min(due_at) - cp_clock())::float8 FROM {self.kind.rows.name} WHERE due_at IS NOT NULL AND state = ANY(:driven)"
+        ).bindparams(driven=driven)
+        return in_transaction(self._engine, EVERYTHING, lambda session: session.execute(query).scalar_one())
 
     def _walk(self, session: Session, claims: Sequence[Claim], paths: Mapping[str, Sequence[Outcome]]) -> None:
         stage = 0
@@ -402,7 +403,7 @@ class Driver:
 
 def wake(session: Session, rows: str, ids: Sequence[str]) -> None:
     """
-    The rows are due now, and a step that is under way will be followed by another look.
+    The rows are due now, and a step that is under way will be followed by another look. Rows at rest stay at rest.
     """
     if rows not in {"nodes", "clusters", "jobs"}:
         raise ValueError(rows)
@@ -410,7 +411,7 @@ def wake(session: Session, rows: str, ids: Sequence[str]) -> None:
         statement = text(
             f"""
             UPDATE {rows} SET wakes = wakes + 1, due_at = cp_clock()
-            WHERE id IN (SELECT id FROM {rows} WHERE id IN :ids ORDER BY id FOR UPDATE)
+            WHERE id IN (SELECT id FROM {rows} WHERE id IN :ids AND due_at IS NOT NULL ORDER BY id FOR UPDATE)
             """
         ).bindparams(bindparam("ids", expanding=True))
         session.execute(statement, {"ids": sorted(set(ids))})

@@ -8,6 +8,7 @@ from datetime import datetime
 from typing import Any
 
 from sqlalchemy import bindparam, func, insert, select, text, update
+from sqlalchemy.dialects.postgresql import Range
 from sqlalchemy.orm import Session
 
 from controlplane.catalog import service as catalog
@@ -47,7 +48,7 @@ TAKE = text(
       due_at = cp_clock(), step = '', reason = :reason, version = version + 1, updated_at = cp_clock(), allocation_id = w.allocation_id
     FROM (SELECT id, allocation_id FROM unnest(CAST(:nodes AS text[]), CAST(:allocations AS text[])) AS u(id, allocation_id)) w
     WHERE n.id = w.id AND n.state = 'available' AND n.allocation_id IS NULL
-    RETURNING n.id, n.instance_type, n.site, n.gpus, n.allocation_id
+    RETURNING n.id, n.instance_type, n.site, n.gpus, n.allocation_id, cp_clock() AS held_at
     """
 )
 
@@ -223,5 +224,5 @@ def _allocation(one: Hold, node: Any) -> dict[str, object]:
         "site": node.site,
         "gpus": node.gpus,
         "network": f"net-{one.tenant_id}",
-        "during": func.tstzrange(CpClock(), None),
+        "during": Range(node.held_at, None, bounds="[)"),
     }

@@ -45,8 +45,8 @@ def apply(session: Session, results: Sequence[Result]) -> None:
         if target is not None:
             entered.setdefault(target, []).append(result)
     _store_facts(session, results)
-    for state, prefix in TASK_PREFIX.items():
-        _begin_task(session, entered.get(state, []), state, prefix)
+    for state in TASK_PREFIX:
+        begin_task(session, state, [one.claim.id for one in entered.get(state, [])])
     _activate(session, entered.get("active", []))
     _withdraw(session, entered.get("releasing", []))
     leaving = [one for state in FREE_AGAIN for one in entered.get(state, []) if one.claim.row["allocation_id"] is not None]
@@ -84,10 +84,13 @@ def _store_facts(session: Session, results: Sequence[Result]) -> None:
         session.connection().execute(changed.values(values), wipes)
 
 
-def _begin_task(session: Session, results: Sequence[Result], state: str, prefix: str) -> None:
-    if not results:
+def begin_task(session: Session, state: str, node_ids: Sequence[str]) -> None:
+    """
+    The nodes have a fresh token for the state's work at the provider, and for a wipe its record; nothing for states without such work.
+    """
+    if not node_ids or state not in TASK_PREFIX:
         return
-    tokens = [{"node": one.claim.id, "token": new_id(prefix)} for one in results]
+    tokens = [{"node": one, "token": new_id(TASK_PREFIX[state])} for one in node_ids]
     table = NodeRow.__table__
     begun = update(table).where(table.c.id == bindparam("node")).values(task_id=bindparam("token"))  # type: ignore[arg-type]
     session.connection().execute(begun, tokens)

@@ -115,15 +115,21 @@ def read_pools(session: Session, sites: Sequence[str]) -> Sequence[Row[Any]]:
 
 def count_free(session: Session, site: str | None, instance_type: str | None) -> Sequence[Any]:
     """
-    (site, instance_type, total, free) over nodes in the fleet.
+    (site, instance_type, total, free, as_of) over nodes of active providers; `as_of` is when the one longest silent last answered.
     """
     held = select(HoldRow.node_id).where(HoldRow.lifted_at.is_(None), or_(HoldRow.until.is_(None), HoldRow.until > CpClock()))
     free = func.count().filter(
-        NodeRow.state == "available", NodeRow.health.in_(("ok", "info")), NodeRow.attention == "", NodeRow.id.not_in(held)
+        NodeRow.state == "available",
+        NodeRow.health.in_(("ok", "info")),
+        NodeRow.attention == "",
+        NodeRow.id.not_in(held),
+        ProviderRow.capabilities.has_key("products"),
     )
+    asked = func.min(func.coalesce(ProviderRow.seen_at, ProviderRow.created_at)).label("as_of")
     query = (
-        select(NodeRow.site, NodeRow.instance_type, func.count().label("total"), free.label("free"))
-        .where(NodeRow.state != "retired")
+        select(NodeRow.site, NodeRow.instance_type, func.count().label("total"), free.label("free"), asked)
+        .join(ProviderRow, ProviderRow.id == NodeRow.provider_id)
+        .where(NodeRow.state != "retired", ProviderRow.state == "active")
         .group_by(NodeRow.site, NodeRow.instance_type)
         .order_by(NodeRow.site, NodeRow.instance_type)
     )
@@ -132,6 +138,23 @@ def count_free(session: Session, site: str | None, instance_type: str | None) ->
     if instance_type is not None:
         query = query.where(NodeRow.instance_type == instance_type)
     return session.execute(query).all()
+
+
+# Clusters are a higher room's rows; the foreign key to providers is what this asks about, not what a cluster is.
+DEPENDENTS = text(
+    """
+    SELECT (SELECT count(*) FROM nodes WHERE provider_id = :provider AND state <> 'retired'),
+           (SELECT count(*) FROM clusters WHERE provider_id = :provider AND state <> 'deleted')
+    """
+)
+
+
+def count_dependents(session: Session, provider_id: str) -> tuple[int, int]:
+    """
+    How many nodes that are not retired and clusters that are not deleted stand on the provider.
+    """
+    nodes, clusters = session.execute(DEPENDENTS, {"provider": provider_id}).one()
+    return nodes, clusters
 
 
 def allocations_of(cluster_ids: Sequence[str]) -> Any:

@@ -2,27 +2,40 @@
 What operators do with providers and nodes, and what other rooms may ask of the fleet.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Any
 
 from sqlalchemy import and_, func, or_, select, update
 from sqlalchemy.dialects.postgresql import insert as upsert
 from sqlalchemy.orm import Session
 
-from controlplane.catalog import service as catalog
 from controlplane.kit.clock import CpClock
-from controlplane.kit.errors import Conflict, NotFound
+from controlplane.kit.errors import NotFound
 from controlplane.kit.events import Event, HistoryRow, Move, record
 from controlplane.kit.ids import new_id
 from controlplane.kit.lifecycle import wake
 from controlplane.kit.operations import NewOperation, Progress, advance, start_operation
 from controlplane.kit.paging import Page, PageAsk, fetch_page
 from controlplane.nodes import repository
-from controlplane.nodes.allocating import Hold, accept_release, give_back, hold, mark_leaving, transfer_charge
+from controlplane.nodes.allocating import Hold, accept_release, end_allocations, give_back, hold, mark_leaving, transfer_charge
+from controlplane.nodes.driving import FREE_AGAIN, apply, begin_task
 from controlplane.nodes.errors import WrongState
-from controlplane.nodes.models import AllocationRow, HealthReportRow, HoldRow, NodeRow, ProviderRow, WipeRow
+from controlplane.nodes.models import AllocationRow, HealthReportRow, HoldRow, NodeRow, WipeRow
+from controlplane.nodes.registering import (
+    NewNode,
+    NewProvider,
+    delete_provider,
+    enroll,
+    enroll_from,
+    find_provider,
+    get_provider,
+    list_providers,
+    open_secrets,
+    register_provider,
+    seal_secrets,
+    set_provider_state,
+)
 from controlplane.nodes.repository import allocations_of, read_fleet, read_pools, read_providers
 from controlplane.nodes.states import NODE_STATES, ProviderRef
 
@@ -35,16 +48,26 @@ __all__ = [
     "ProviderRef",
     "accept_release",
     "allocations_of",
+    "apply",
     "availability",
+    "begin_task",
+    "delete_provider",
     "enroll",
+    "enroll_from",
+    "find_provider",
     "get_node",
+    "get_provider",
     "give_back",
     "hold",
+    "list_providers",
     "mark_leaving",
+    "open_secrets",
     "read_fleet",
     "read_pools",
     "read_providers",
     "register_provider",
+    "seal_secrets",
+    "set_provider_state",
     "transfer_charge",
 ]
 
@@ -74,52 +97,6 @@ ACTIONS: Mapping[str, Action] = {
 
 
 @dataclass(frozen=True, slots=True)
-class NewProvider:
-    """
-    A provider to be registered.
-    """
-
-    name: str
-    """Unique, for operators."""
-    adapter: str
-    """Entry point name."""
-    site: str
-    """Where its machines stand."""
-    config: dict[str, Any]
-    """Plain settings."""
-    sealed: bytes | None
-    """Sealed secrets, under `provider_id`."""
-    capabilities: dict[str, Any]
-    """What the peer said it can do."""
-    shared: bool
-    """Whether several tenants may hold its nodes at once."""
-    provider_id: str
-    """`prv_…`, made by the caller because secrets are sealed under it."""
-
-
-@dataclass(frozen=True, slots=True)
-class NewNode:
-    """
-    A node to be enrolled.
-    """
-
-    ref: str
-    """Its name at the provider."""
-    block: str
-    """Spine group."""
-    leaf: str
-    """Where its rails meet."""
-    rack: str
-    """Which rack."""
-    nvlink_domain: str | None
-    """The rack-wide NVLink domain, if any."""
-    instance_type: str
-    """What it is sold as."""
-    gpus: int
-    """How many it should have."""
-
-
-@dataclass(frozen=True, slots=True)
 class NodeView:
     """
     A node with what stands beside it.
@@ -131,106 +108,8 @@ class NodeView:
     """Who holds it."""
     holds: tuple[HoldRow, ...]
     """What keeps it out of placement."""
-
-
-def register_provider(session: Session, new: NewProvider) -> ProviderRow:
-    """
-    The provider is registered. Raises NotFound for an unknown site, Conflict for a taken name.
-    """
-    catalog.get_site(session, new.site)
-    taken = session.execute(select(ProviderRow.id).where(ProviderRow.name == new.name)).first()
-    if taken is not None:
-        raise Conflict(f"A provider named {new.name} is registered already.", code="name_taken")
-    row = ProviderRow(
-        id=new.provider_id,
-        name=new.name,
-        adapter=new.adapter,
-        site=new.site,
-        config=new.config,
-        sealed=new.sealed,
-        capabilities=new.capabilities,
-        shared=new.shared,
-        seen_at=None,
-    )
-    session.add(row)
-    session.flush()
-    session.refresh(row)
-    return row
-
-
-def find_provider(session: Session, name: str) -> ProviderRow | None:
-    """
-    The provider of this name, or None.
-    """
-    return session.execute(select(ProviderRow).where(ProviderRow.name == name)).scalar_one_or_none()
-
-
-def get_provider(session: Session, provider_id: str) -> ProviderRow:
-    """
-    The provider. Raises NotFound.
-    """
-    row = session.get(ProviderRow, provider_id)
-    if row is None or row.state == "deleted":
-        raise NotFound
-    return row
-
-
-def list_providers(session: Session, ask: PageAsk) -> Page[ProviderRow]:
-    """
-    A page of providers.
-    """
-    return fetch_page(session, select(ProviderRow).where(ProviderRow.state != "deleted"), ProviderRow.id, ask)
-
-
-def set_provider_state(session: Session, provider_id: str, state: str) -> ProviderRow:
-    """
-    The provider takes part in placement, or does not; what stands on it is not touched.
-    """
-    row = get_provider(session, provider_id)
-    row.state = state
-    row.version += 1
-    row.updated_at = session.execute(select(CpClock())).scalar_one()
-    session.flush()
-    return row
-
-
-def enroll(session: Session, provider_id: str, site: str, nodes: Iterable[NewNode]) -> list[str]:
-    """
-    Nodes that were not known are enrolled and go through inspection, checks and a wipe before they are available; their ids are returned.
-    """
-    rows = [
-        {
-            "id": new_id("nod"),
-            "provider_id": provider_id,
-            "ref": one.ref,
-            "site": site,
-            "block": one.block,
-            "leaf": one.leaf,
-            "rack": one.rack,
-            "nvlink_domain": one.nvlink_domain,
-            "instance_type": one.instance_type,
-            "gpus": one.gpus,
-            "state": NODE_STATES.initial,
-        }
-        for one in nodes
-    ]
-    if not rows:
-        return []
-    statement = upsert(NodeRow).on_conflict_do_nothing(index_elements=["provider_id", "ref"]).returning(NodeRow.id)
-    ids = list(session.execute(statement, rows).scalars())
-    session.execute(
-        update(NodeRow)
-        .where(NodeRow.id.in_(ids))
-        .values(
-            deadline_at=CpClock() + func.make_interval(0, 0, 0, 0, 0, 0, NODE_STATES.by_name[NODE_STATES.initial].longest_stay_s)
-        )
-    )
-    record(
-        session,
-        [Event("node.enrolled", "node", one) for one in ids],
-        [Move("node", one, "", NODE_STATES.initial, "enrolled") for one in ids],
-    )
-    return ids
+    overstays: bool
+    """Whether it is longer in its state than it should be."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -312,7 +191,13 @@ def _views(session: Session, rows: Sequence[NodeRow]) -> list[NodeView]:
     holds: dict[str, list[HoldRow]] = {}
     for one in open_holds(session, ids):
         holds.setdefault(one.node_id, []).append(one)
-    return [NodeView(row, held_by.get(row.id), tuple(holds.get(row.id, ()))) for row in rows]
+    now = session.execute(select(CpClock())).scalar_one()
+    return [
+        NodeView(
+            row, held_by.get(row.id), tuple(holds.get(row.id, ())), overstays=row.deadline_at is not None and row.deadline_at < now
+        )
+        for row in rows
+    ]
 
 
 def open_holds(session: Session, node_ids: Sequence[str]) -> Sequence[HoldRow]:
@@ -377,13 +262,15 @@ def allowed_actions(row: NodeRow) -> dict[str, str]:
     return {name: "" if action.to in moves else f"A node in state {row.state} cannot go there." for name, action in ACTIONS.items()}
 
 
-def act(session: Session, node_id: str, verb: str, *, reason: str, by: str) -> tuple[NodeRow, str]:
+def act(session: Session, node_id: str, verb: str, *, reason: str, by: str, check: Callable[[int], None]) -> tuple[NodeView, str]:
     """
-    The operator's verb is under way or done; the node and its operation's id are returned. Raises NotFound, WrongState.
+    The operator's verb is under way or done; the node and its operation's id are returned. Raises NotFound, WrongState and what
+    `check` raises of the node's version.
     """
     row = session.execute(select(NodeRow).where(NodeRow.id == node_id).with_for_update()).scalar_one_or_none()
     if row is None:
         raise NotFound
+    check(row.version)
     refusal = allowed_actions(row)[verb]
     if refusal:
         allowed = [name for name, why in allowed_actions(row).items() if not why]
@@ -415,10 +302,12 @@ def act(session: Session, node_id: str, verb: str, *, reason: str, by: str) -> t
         [Event(f"node.{target.name}", "node", node_id, data={"state": target.name, "before": before, "reason": reason})],
         [Move("node", node_id, before, target.name, reason)],
     )
+    if target.name in FREE_AGAIN and row.allocation_id is not None:
+        end_allocations(session, {row.allocation_id: node_id})
     if not moving:
         _end_operation(session, node_id, target.name, reason)
     session.refresh(row)
-    return row, operation_id
+    return _views(session, [row])[0], operation_id
 
 
 def _end_operation(session: Session, node_id: str, state: str, reason: str) -> None:
@@ -441,14 +330,27 @@ class Availability:
     """Nodes; shown to operators only."""
     total: int
     """Nodes; shown to operators only."""
+    as_of: datetime
+    """When the provider that has been silent longest last answered."""
+    age_s: float
+    """How long ago that was."""
 
 
 def availability(session: Session, site: str | None, instance_type: str | None) -> list[Availability]:
     """
     Free capacity per site and type, as of this transaction.
     """
+    now = session.execute(select(CpClock())).scalar_one()
     return [
-        Availability(row.site, row.instance_type, level_of(row.free), row.free, row.total)
+        Availability(
+            site=row.site,
+            instance_type=row.instance_type,
+            level=level_of(row.free),
+            free=row.free,
+            total=row.total,
+            as_of=row.as_of,
+            age_s=max(0.0, (now - row.as_of).total_seconds()),
+        )
         for row in repository.count_free(session, site, instance_type)
     ]
 

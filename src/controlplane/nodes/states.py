@@ -152,3 +152,19 @@ class NodeFacts:
     """Whether it counts."""
     checks: tuple[dict[str, str], ...] = field(default=())
     """[{name, result, detail}] of a wipe or a qualification."""
+
+
+@dataclass(frozen=True, slots=True)
+class ProviderCheck:
+    """
+    What came of asking a provider how it is.
+    """
+
+    capabilities: dict[str, Any] | None = None
+    """What it said it can do; None when it did not answer."""
+    problem: str = ""
+    """Why there was no answer, in the peer's words; for operators."""
+    refs: tuple[str, ...] | None = None
+    """The machines it listed; None when it listed none at all."""
+    complete: bool = False
+    """Whether the list proves that what is not on it is not there."""

@@ -127,6 +127,45 @@ class MachineList:
     """False when the peer, or a page of it, did not answer."""
 
 
+@dataclass(frozen=True, slots=True)
+class Position:
+    """
+    Where one machine stands and what it is sold as, where the peer knows it.
+    """
+
+    ref: str
+    """The machine's name at the provider."""
+    site: str
+    """Site name."""
+    region: str
+    """Region of the site."""
+    block: str
+    """Spine group."""
+    leaf: str
+    """Where its rails meet."""
+    rack: str
+    """Which rack."""
+    nvlink_domain: str | None
+    """The rack-wide NVLink domain; None where the machine is its own."""
+    instance_type: str
+    """As in the catalog."""
+    gpus: int
+    """GPUs it should have."""
+
+
+@runtime_checkable
+class SupportsPositions(Protocol):
+    """
+    A provider that can tell where its machines stand.
+    """
+
+    def list_positions(self) -> tuple[Position, ...]:
+        """
+        Every machine's place, in a stable order.
+        """
+        ...
+
+
 @runtime_checkable
 class Machines(Protocol):
     """

@@ -19,9 +19,10 @@ from controlplane.providers.adapters.simulated.durations import uniforms
 from controlplane.providers.adapters.simulated.faults import Played, draw, incomplete, short
 from controlplane.providers.adapters.simulated.founding import found_world
 from controlplane.providers.adapters.simulated.store import Store
+from controlplane.providers.adapters.simulated.world import load_fleet
 from controlplane.providers.clusters import Capabilities, ClusterList, ClusterSpec, ClusterView, JobSpec, JobView, OutputChunk
 from controlplane.providers.errors import ProviderError
-from controlplane.providers.machines import Deployment, MachineList, MachineView
+from controlplane.providers.machines import Deployment, MachineList, MachineView, Position
 from controlplane.providers.registry import AdapterInput
 
 Answer = TypeVar("Answer")
@@ -71,6 +72,25 @@ class SimulatedProvider:
 
         at, whole, rows = self._read("list_machines", "*", look)
         return MachineList(machines=tuple(metal_views.view_of(row, at) for row in rows), complete=whole)
+
+    def list_positions(self) -> tuple[Position, ...]:
+        """
+        Every machine's place as the fleet file tells it.
+        """
+        return tuple(
+            Position(
+                ref=one.ref,
+                site=one.site,
+                region=one.region,
+                block=one.block,
+                leaf=one.leaf,
+                rack=one.rack,
+                nvlink_domain=one.nvlink_domain if one.nvlink_domain == one.rack else None,
+                instance_type=one.instance_type,
+                gpus=one.gpus,
+            )
+            for one in load_fleet(self._config.fleet).machines()
+        )
 
     def observe(self, ref: str) -> MachineView:
         """

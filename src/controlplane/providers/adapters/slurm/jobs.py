@@ -27,7 +27,7 @@ _FAILURES: dict[str, FailureClass] = {
     "RECONFIG_FAIL": "provider_fault",
     "REVOKED": "provider_fault",
 }
-_NOT_THE_USERS = frozenset({"JobLaunchFailure", "SystemFailure", "NodeFail", "NodeDown", "PartitionDown", "InactiveLimit"})
+_NOT_THE_USERS = frozenset({"SystemFailure", "NodeFail", "NodeDown", "PartitionDown", "InactiveLimit"})
 _RUNNING = frozenset({"RUNNING", "CONFIGURING", "SUSPENDED", "STOPPED", "SIGNALING", "STAGE_OUT", "RESIZING", "POWER_UP_NODE"})
 
 
@@ -223,6 +223,7 @@ def failure(job: JobRecord) -> FailureClass:
             return cause
     if job.reason in {"NodeFail", "NodeDown"}:
         return "node_fault"
+    # 22.05 says JobLaunchFailure of every script that a signal ended, so the signal decides
     if job.reason in _NOT_THE_USERS or (job.exit_code == 0 and job.signal == LAUNCH_FAILED_SIGNAL):
         return "provider_fault"
     return "user_error" if "FAILED" in job.states else "unknown"
@@ -230,10 +231,6 @@ def failure(job: JobRecord) -> FailureClass:
 
 def _ever_ran(job: JobRecord) -> bool:
     """
-    Whether it got its nodes. 22.05 names planned nodes and equal times for a job that was cancelled while it waited.
+    Whether it got its nodes: a job that was cancelled while it waited has none.
     """
-    if job.waits or job.started_at is None:
-        return False
-    if "CANCELLED" in job.states and job.ended_at is not None:
-        return bool(job.nodes) and job.ended_at > job.started_at
-    return bool(job.nodes)
+    return bool(job.nodes) and not job.waits and job.started_at is not None

@@ -7,7 +7,7 @@ from __future__ import annotations
 import re
 import threading
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 
 from controlplane.providers.adapters.slurm import answers
 from controlplane.providers.adapters.slurm.answers import JobRecord, NodeRecord, ReservationRecord
@@ -29,11 +29,20 @@ class Peer:
     A Slurm: slurmrestd, and scontrol where it is configured. Safe to share between threads.
     """
 
-    def __init__(self, rest: SlurmRest, cli: Cli | None, config: SlurmConfig, names: Names) -> None:
+    def __init__(
+        self,
+        rest: SlurmRest,
+        cli: Cli | None,
+        config: SlurmConfig,
+        names: Names,
+        *,
+        elapsed_s: Callable[[], float] = time.monotonic,
+    ) -> None:
         self._rest = rest
         self._cli = cli
         self._config = config
         self.names = names
+        self._elapsed_s = elapsed_s
         self._lock = threading.Lock()
         self._version: int | None = None
         self._jobs: _SealedList | None = None
@@ -115,10 +124,10 @@ class Peer:
         with self._lock:
             cached = self._jobs
         params = {"update_time": str(cached.stamp_s + 1)} if cached and cached.sealed else None
-        asked_at = time.monotonic()
+        asked_at = self._elapsed_s()
         answer = self._get("/jobs", params)
         if answer.unchanged:
-            if cached is None:
+            if cached is None or params is None:
                 raise Unknown("slurmrestd says that nothing changed, but was not asked")
             return cached.jobs
         listed = answers.records(answer.body, "jobs", answers.job)
@@ -126,7 +135,7 @@ class Peer:
         # v0.0.38 does not tell its stamp, and ours may differ from its clock: no cache then
         stamp_s = whole(answer.body.get("last_update"))
         if stamp_s:
-            self._keep(_SealedList(stamp_s, asked_at, time.monotonic(), found))
+            self._keep(_SealedList(stamp_s, asked_at, self._elapsed_s(), found))
         return found
 
     def submit(self, submit: Submit, user: str) -> int:

@@ -1,0 +1,187 @@
+"""
+The only wiring: settings become an engine, an authenticator, drivers and whatever else the API and the workers are made of.
+"""
+
+import json
+import logging
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from importlib.metadata import entry_points
+from typing import Any
+
+from sqlalchemy import Engine, Table
+
+from controlplane.clusters import driving as cluster_driving
+from controlplane.clusters import placing
+from controlplane.clusters.models import ClusterRow
+from controlplane.clusters.states import CLUSTER_STATES
+from controlplane.clusters.steps import STEPS as CLUSTER_STEPS
+from controlplane.identity import service as identity
+from controlplane.jobs import service as jobs
+from controlplane.jobs.models import JobRow
+from controlplane.jobs.states import JOB_STATES
+from controlplane.jobs.steps import STEPS as JOB_STEPS
+from controlplane.kit.clock import utc_now
+from controlplane.kit.db import EVERYTHING, in_transaction, make_engine
+from controlplane.kit.guard import refuse_powerful_role
+from controlplane.kit.lifecycle import Driver, Kind, Tempo
+from controlplane.kit.secrets import Sealer
+from controlplane.nodes import driving as node_driving
+from controlplane.nodes.models import NodeRow
+from controlplane.nodes.states import NODE_STATES
+from controlplane.nodes.steps import STEPS as NODE_STEPS
+from controlplane.providers.toolbox import Toolbox
+from controlplane.seeding import DemoKeys, Region, sow
+from controlplane.settings import Settings
+
+log = logging.getLogger(__name__)
+Nudge = Callable[[list[tuple[str, str]]], None]
+
+
+def _no_nudge(hints: list[tuple[str, str]]) -> None:
+    del hints
+
+
+@dataclass
+class Runtime:
+    """
+    What one process is made of.
+    """
+
+    settings: Settings
+    """As read."""
+    engine: Engine
+    """The application role's."""
+    authenticator: identity.KeyAuthenticator
+    """Turns keys into principals."""
+    sealer: Sealer
+    """Seals and opens stored secrets."""
+    nudge: Nudge = _no_nudge
+    """Wakes workers; a hint."""
+    closers: list[Callable[[], None]] = field(default_factory=list)
+    """Run by close, last first."""
+
+    def close(self) -> None:
+        """
+        No connection and no thread of this runtime is left.
+        """
+        for closer in reversed(self.closers):
+            closer()
+        self.engine.dispose()
+
+
+def build(settings: Settings, *, application: str = "controlplane-api") -> Runtime:
+    """
+    A runtime on the application role. Raises when the role could get round the walls.
+    """
+    engine = make_engine(settings.database_url.get_secret_value(), pool_size=settings.db_pool_size, application=application)
+    refuse_powerful_role(engine)
+    runtime = Runtime(
+        settings=settings,
+        engine=engine,
+        authenticator=identity.KeyAuthenticator(engine),
+        sealer=Sealer.from_base64(settings.master_key.get_secret_value()),
+    )
+    broker = settings.broker_url.get_secret_value()
+    points = entry_points(group="controlplane.nudges") if broker else ()
+    for point in points:
+        runtime.nudge, stop = point.load()(broker)
+        runtime.closers.append(stop)
+    return runtime
+
+
+def tempo_of(settings: Settings) -> Tempo:
+    """
+    The engine's times from the settings.
+    """
+    return Tempo(lease_s=settings.lease_s, grace_s=settings.lease_grace_s, max_attempts=settings.max_attempts)
+
+
+def kinds(settings: Settings) -> Mapping[str, Kind]:
+    """
+    Everything the lifecycle engine drives, by noun.
+    """
+    return {
+        "node": Kind(
+            table=NODE_STATES,
+            rows=_table(NodeRow),
+            steps=NODE_STEPS,
+            snapshots=node_driving.snapshots,
+            apply=node_driving.apply,
+            ends=node_driving.OPERATION_ENDS,
+        ),
+        "cluster": Kind(
+            table=CLUSTER_STATES,
+            rows=_table(ClusterRow),
+            steps=CLUSTER_STEPS,
+            snapshots=cluster_driving.snapshots(settings.observe_interval_s),
+            apply=cluster_driving.apply,
+            decisions=dict.fromkeys(("pending", "placing", "provisioning", "updating/placing"), placing.decide),
+            ends=cluster_driving.OPERATION_ENDS,
+        ),
+        "job": Kind(
+            table=JOB_STATES,
+            rows=_table(JobRow),
+            steps=JOB_STEPS,
+            snapshots=jobs.snapshots,
+            apply=jobs.apply,
+            decisions={"queued": jobs.admit},
+        ),
+    }
+
+
+def drivers(engine: Engine, settings: Settings) -> Mapping[str, Driver]:
+    """
+    A driver per kind.
+    """
+    tempo = tempo_of(settings)
+    return {name: Driver(engine, kind, tempo) for name, kind in kinds(settings).items()}
+
+
+def open_secrets(sealer: Sealer, provider_id: str, sealed: bytes | None) -> Mapping[str, str]:
+    """
+    The provider's secrets by name; none when it has none.
+    """
+    if sealed is None:
+        return {}
+    opened: dict[str, str] = json.loads(sealer.open(sealed, table="providers", column="sealed", row=provider_id))
+    return opened
+
+
+def toolbox(settings: Settings, sealer: Sealer) -> Toolbox:
+    """
+    How steps reach providers.
+    """
+    return Toolbox(
+        deployment=settings.deployment,
+        now=utc_now,
+        open_secrets=lambda provider_id, sealed: open_secrets(sealer, provider_id, sealed),
+    )
+
+
+def _table(row: Any) -> Table:
+    table = row.__table__
+    assert isinstance(table, Table)
+    return table
+
+
+def first_operator(settings: Settings, email: str) -> str:
+    """
+    The platform has its first operator; the key's text is returned once. Raises when there is one already.
+    """
+    engine = make_engine(settings.owner_database_url.get_secret_value(), pool_size=1, application="controlplane-bootstrap")
+    try:
+        return in_transaction(engine, EVERYTHING, lambda session: identity.first_operator(session, email))
+    finally:
+        engine.dispose()
+
+
+def seed_demo(settings: Settings, *, known: Mapping[str, str] | None) -> DemoKeys:
+    """
+    The simulated region, an operator, a reseller, a tenant and their keys exist; what is known already is not made again.
+    """
+    engine = make_engine(settings.database_url.get_secret_value(), pool_size=2, application="controlplane-seed")
+    try:
+        return sow(engine, Region(settings.data_dir.resolve() / "region.sqlite"), settings.currency, dict(known or {}))
+    finally:
+        engine.dispose()

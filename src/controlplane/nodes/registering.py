@@ -1,0 +1,250 @@
+"""
+Providers as operators register them, their secrets, and the machines that are enrolled from them.
+"""
+
+import json
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, replace
+from importlib.metadata import entry_points
+from typing import Any
+
+from sqlalchemy import func, select, update
+from sqlalchemy.dialects.postgresql import insert as upsert
+from sqlalchemy.exc import IntegrityError
+from sqlalchemy.orm import Session
+
+from controlplane.catalog import service as catalog
+from controlplane.kit.clock import CpClock
+from controlplane.kit.errors import FieldError, Invalid, NameTaken, NotFound, Unavailable
+from controlplane.kit.events import Event, Move, record
+from controlplane.kit.ids import new_id
+from controlplane.kit.paging import Page, PageAsk, fetch_page
+from controlplane.kit.secrets import Sealer
+from controlplane.nodes import repository
+from controlplane.nodes.errors import ProviderInUse, UnknownAdapter
+from controlplane.nodes.models import NodeRow, ProviderRow
+from controlplane.nodes.states import NODE_STATES
+
+ADAPTERS = "controlplane.providers"  # the entry point group
+CheckVersion = Callable[[int], None]
+
+
+@dataclass(frozen=True, slots=True)
+class NewProvider:
+    """
+    A provider to be registered.
+    """
+
+    name: str
+    """Unique, for operators."""
+    adapter: str
+    """Entry point name."""
+    site: str
+    """Where its machines stand."""
+    config: dict[str, Any]
+    """Plain settings."""
+    sealed: bytes | None
+    """Sealed secrets, under `provider_id`."""
+    capabilities: dict[str, Any]
+    """What the peer said it can do."""
+    shared: bool
+    """Whether several tenants may hold its nodes at once."""
+    provider_id: str
+    """`prv_…`, made by the caller because secrets are sealed under it."""
+
+
+@dataclass(frozen=True, slots=True)
+class NewNode:
+    """
+    A node to be enrolled.
+    """
+
+    ref: str
+    """Its name at the provider."""
+    block: str
+    """Spine group."""
+    leaf: str
+    """Where its rails meet."""
+    rack: str
+    """Which rack."""
+    nvlink_domain: str | None
+    """The rack-wide NVLink domain, if any."""
+    instance_type: str
+    """What it is sold as."""
+    gpus: int
+    """How many it should have; 0: as many as its type."""
+
+
+def seal_secrets(sealer: Sealer | None, provider_id: str, secrets: Mapping[str, str]) -> bytes | None:
+    """
+    The secrets as the provider's row keeps them; None for none. Raises Unavailable where there is nothing to seal them with.
+    """
+    if not secrets:
+        return None
+    if sealer is None:
+        raise Unavailable("This installation has no master key, so it takes no secrets.", code="no_master_key")
+    return sealer.seal(json.dumps(dict(secrets)).encode(), table="providers", column="sealed", row=provider_id)
+
+
+def open_secrets(sealer: Sealer, provider_id: str, sealed: bytes | None) -> dict[str, str]:
+    """
+    The provider's secrets by name. Raises kit.secrets.NotOpened.
+    """
+    if sealed is None:
+        return {}
+    opened: dict[str, str] = json.loads(sealer.open(sealed, table="providers", column="sealed", row=provider_id))
+    return opened
+
+
+def register_provider(session: Session, new: NewProvider) -> ProviderRow:
+    """
+    The provider is registered. Raises Invalid for an unknown site, UnknownAdapter, NameTaken.
+    """
+    if new.site not in catalog.site_names(session):
+        raise _invalid("body.site", "unknown_site", f"There is no site {new.site[:60]}.")
+    installed = sorted({point.name for point in entry_points(group=ADAPTERS)})
+    if new.adapter not in installed:
+        words = f"There is no adapter {new.adapter[:60]}; installed are {', '.join(installed)}."
+        raise UnknownAdapter(words, errors=[FieldError("body.adapter", "adapter_unknown", words)])
+    row = ProviderRow(
+        id=new.provider_id,
+        name=new.name,
+        adapter=new.adapter,
+        site=new.site,
+        config=new.config,
+        sealed=new.sealed,
+        capabilities=new.capabilities,
+        shared=new.shared,
+        seen_at=None,
+    )
+    try:
+        with session.begin_nested():
+            session.add(row)
+            session.flush()
+    except IntegrityError:
+        raise NameTaken(f"A provider named {new.name} is registered already.", name=new.name) from None
+    session.refresh(row)
+    record(session, [Event("provider.registered", "provider", row.id, data={"name": row.name, "adapter": row.adapter})])
+    return row
+
+
+def find_provider(session: Session, name: str) -> ProviderRow | None:
+    """
+    The provider of this name, or None.
+    """
+    return session.execute(select(ProviderRow).where(ProviderRow.name == name)).scalar_one_or_none()
+
+
+def get_provider(session: Session, provider_id: str, *, lock: bool = False) -> ProviderRow:
+    """
+    The provider. Raises NotFound.
+    """
+    query = select(ProviderRow).where(ProviderRow.id == provider_id, ProviderRow.state != "deleted")
+    row = session.execute(query.with_for_update() if lock else query).scalar_one_or_none()
+    if row is None:
+        raise NotFound
+    return row
+
+
+def list_providers(session: Session, ask: PageAsk) -> Page[ProviderRow]:
+    """
+    A page of providers.
+    """
+    return fetch_page(session, select(ProviderRow).where(ProviderRow.state != "deleted"), ProviderRow.id, ask)
+
+
+def set_provider_state(session: Session, provider_id: str, state: str, check: CheckVersion | None = None) -> ProviderRow:
+    """
+    The provider takes part in placement, or does not; what stands on it is not touched. Raises NotFound and what `check` raises.
+    """
+    row = get_provider(session, provider_id, lock=True)
+    if check is not None:
+        check(row.version)
+    if row.state != state:
+        _change(session, row, state)
+    return row
+
+
+def delete_provider(session: Session, provider_id: str, check: CheckVersion) -> ProviderRow:
+    """
+    The provider and its secrets are forgotten and its name is free. Raises NotFound, what `check` raises, and ProviderInUse while
+    nodes that are not retired or clusters that are not deleted stand on it.
+    """
+    row = get_provider(session, provider_id, lock=True)
+    check(row.version)
+    nodes, clusters = repository.count_dependents(session, provider_id)
+    if nodes or clusters:
+        words = f"{nodes} nodes must be retired and {clusters} clusters deleted first."
+        raise ProviderInUse(words, nodes=nodes, clusters=clusters)
+    row.name, row.sealed = f"{row.name} ({row.id})", None
+    _change(session, row, "deleted")
+    return row
+
+
+def _change(session: Session, row: ProviderRow, state: str) -> None:
+    before, row.state = row.state, state
+    row.version += 1
+    row.updated_at = session.execute(select(CpClock())).scalar_one()
+    session.flush()
+    record(session, [Event(f"provider.{state}", "provider", row.id, data={"state": state, "before": before})])
+
+
+def enroll_from(session: Session, provider_id: str, nodes: Iterable[NewNode]) -> list[str]:
+    """
+    As `enroll`, at the provider's site, after every type was found in the catalog. Raises Invalid, and for an unknown provider too.
+    """
+    try:
+        provider = get_provider(session, provider_id)
+    except NotFound:
+        raise _invalid("body.provider_id", "unknown_provider", "There is no such provider.") from None
+    facts, checked, wrong = catalog.instance_facts(session), [], []
+    for place, one in enumerate(nodes):
+        kind = facts.get(one.instance_type)
+        if kind is None:
+            words = f"There is no type {one.instance_type[:60]}."
+            wrong.append(FieldError(f"body.nodes.{place}.instance_type", "unknown_instance_type", words))
+        else:
+            checked.append(replace(one, gpus=one.gpus or kind.gpus))
+    if wrong:
+        raise Invalid(wrong[0].message, errors=wrong[:50])
+    return enroll(session, provider_id, provider.site, checked)
+
+
+def enroll(session: Session, provider_id: str, site: str, nodes: Iterable[NewNode]) -> list[str]:
+    """
+    Nodes that were not known are enrolled and go through inspection, checks and a wipe before they are available; their ids are returned.
+    """
+    rows = [
+        {
+            "id": new_id("nod"),
+            "provider_id": provider_id,
+            "ref": one.ref,
+            "site": site,
+            "block": one.block,
+            "leaf": one.leaf,
+            "rack": one.rack,
+            "nvlink_domain": one.nvlink_domain,
+            "instance_type": one.instance_type,
+            "gpus": one.gpus,
+            "state": NODE_STATES.initial,
+        }
+        for one in nodes
+    ]
+    if not rows:
+        return []
+    statement = upsert(NodeRow).on_conflict_do_nothing(index_elements=["provider_id", "ref"]).returning(NodeRow.id)
+    ids = list(session.execute(statement, rows).scalars())
+    stay = NODE_STATES.by_name[NODE_STATES.initial].longest_stay_s
+    session.execute(
+        update(NodeRow).where(NodeRow.id.in_(ids)).values(deadline_at=CpClock() + func.make_interval(0, 0, 0, 0, 0, 0, stay))
+    )
+    record(
+        session,
+        [Event("node.enrolled", "node", one) for one in ids],
+        [Move("node", one, "", NODE_STATES.initial, "enrolled") for one in ids],
+    )
+    return ids
+
+
+def _invalid(field: str, code: str, words: str) -> Invalid:
+    return Invalid(words, errors=[FieldError(field, code, words)])

@@ -1,0 +1,182 @@
+"""
+A whole small cloud in one test process: a simulated region, people, drivers and a toolbox, stepped by hand.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from datetime import datetime
+from pathlib import Path
+from typing import Any
+
+from sqlalchemy import Engine, text
+from sqlalchemy.orm import Session
+
+from controlplane import bootstrap, seeding
+from controlplane.kit.access import Principal
+from controlplane.kit.db import EVERYTHING, in_transaction
+from controlplane.kit.lifecycle import Driver
+from controlplane.kit.secrets import Sealer
+from controlplane.providers.toolbox import Toolbox
+from controlplane.settings import Settings
+from tests.conftest import Database
+
+MASTER_KEY = "AAECAwQFBgcICQoLDA0ODxAREhMUFRYXGBkaGxwdHh8="
+FLEET = {
+    "name": "small",
+    "region": "test",
+    "templates": {},
+}
+
+
+@dataclass
+class World:
+    """
+    The cloud under test.
+    """
+
+    database: Database
+    """Its database."""
+    settings: Settings
+    """Its settings."""
+    keys: seeding.DemoKeys
+    """Keys of its people."""
+    tenant: Principal
+    """The tenant's owner."""
+    drivers: dict[str, Driver]
+    """By noun."""
+    tools: Toolbox
+    """How steps reach the simulator."""
+    region: seeding.Region
+    """Where the simulator keeps its world."""
+    clock: Any = None
+    """The virtual clock of database and simulator, if there is one."""
+    sites: tuple[str, ...] = field(default=())
+    """Sites of the region."""
+
+    @property
+    def engine(self) -> Engine:
+        """
+        The application role's.
+        """
+        return self.database.engine
+
+    def do(self, work: Any) -> Any:
+        """
+        `work(session)` in one committed transaction that sees everything.
+        """
+        return in_transaction(self.engine, EVERYTHING, work)
+
+    def rows(self, sql: str, **given: Any) -> list[Any]:
+        """
+        The rows of a query.
+        """
+        with Session(self.engine) as session:
+            session.execute(text("SELECT set_config('cp.scope', 'all', true)"))
+            return list(session.execute(text(sql), given).all())
+
+    def tick(self) -> int:
+        """
+        One look of every driver, one after the other; how much was done is returned.
+        """
+        done = 0
+        for driver in self.drivers.values():
+            done += driver.decide(100)
+            done += driver.apply([driver.step(claim, self.tools) for claim in driver.claim(100)])
+        return done
+
+    def settle(self, *, looks: int = 400, advance_s: float = 5.0) -> None:
+        """
+        Nothing is due any more; the clock is advanced while rows only wait.
+        """
+        for _ in range(looks):
+            if self.tick():
+                continue
+            waiting = self.rows(
+                "SELECT 1 FROM (SELECT due_at, state FROM nodes UNION ALL SELECT due_at, state FROM clusters UNION ALL"
+                " SELECT due_at, state FROM jobs) r WHERE due_at IS NOT NULL AND state NOT IN ('running', 'degraded') LIMIT 1"
+            )
+            if not waiting:
+                return
+            self.clock.advance(advance_s)
+        stuck = self.rows(
+            "SELECT kind, id, state, step, reason, detail, attempts, due_at <= cp_clock() AS due FROM (SELECT 'node' AS kind, id, state, step, reason, detail,"
+            " attempts, due_at FROM nodes UNION ALL SELECT 'cluster', id, state, step, reason, detail, attempts, due_at FROM clusters UNION ALL"
+            " SELECT 'job', id, state, step, reason, detail, attempts, due_at FROM jobs) r WHERE due_at IS NOT NULL LIMIT 5"
+        )
+        raise AssertionError(f"the world does not settle: {stuck}")
+
+
+class SharedClock:
+    """
+    One virtual time for the database and the simulator.
+    """
+
+    def __init__(self, database: Database) -> None:
+        self._database = database.virtual_clock()
+        self._now: datetime = self._database.now()  # type: ignore[assignment]
+
+    def __call__(self) -> datetime:
+        return self._now
+
+    def advance(self, seconds: float) -> None:
+        """
+        Time has gone on for everybody.
+        """
+        self._database.advance(seconds)
+        self._now = self._database.now()  # type: ignore[assignment]
+
+    def stop(self) -> None:
+        """
+        Real time again.
+        """
+        self._database.stop()
+
+
+def make_world(database: Database, folder: Path, *, fleet: str = "demo", profile: str = "instant", virtual: bool = True) -> World:
+    """
+    The region is seeded and its nodes are enrolled; nothing has been driven yet.
+    """
+    clock = SharedClock(database) if virtual else None
+    settings = Settings(
+        database_url=database.app_url,  # type: ignore[arg-type]
+        owner_database_url=database.owner_url,  # type: ignore[arg-type]
+        data_dir=folder,
+        master_key=MASTER_KEY,  # type: ignore[arg-type]
+    )
+    region = seeding.Region(folder / "region.sqlite", fleet=fleet, profile=profile)
+    keys = seeding.sow(database.engine, region, "USD", {})
+    sealer = Sealer.from_base64(MASTER_KEY)
+    tools = (
+        bootstrap.toolbox(settings, sealer)
+        if clock is None
+        else Toolbox(
+            deployment="cp", now=clock, open_secrets=lambda provider_id, sealed: bootstrap.open_secrets(sealer, provider_id, sealed)
+        )
+    )
+    world = World(
+        database=database,
+        settings=settings,
+        keys=keys,
+        tenant=_owner(database, keys),
+        drivers=dict(bootstrap.drivers(database.engine, settings)),
+        tools=tools,
+        region=region,
+        clock=clock,
+    )
+    return world
+
+
+def _owner(database: Database, keys: seeding.DemoKeys) -> Principal:
+    def find(session: Session) -> Principal:
+        row = session.execute(
+            text(
+                "SELECT k.id, k.principal_id, t.reseller_id FROM api_keys k JOIN tenants t ON t.id = k.tenant_id WHERE k.tenant_id = :t"
+            ),
+            {"t": keys.tenant_id},
+        ).first()
+        assert row is not None
+        return seeding.tenant_principal(keys.tenant_id, row.reseller_id, row.principal_id, row.id)
+
+    found: Principal = in_transaction(database.engine, EVERYTHING, find)
+    return found
