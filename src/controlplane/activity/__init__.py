@@ -1,0 +1,3 @@
+"""
+What goes on: operations, what needs a person, events and the audit.
+"""
