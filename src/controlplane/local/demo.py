@@ -9,6 +9,7 @@ from __future__ import annotations
 import itertools
 import time
 from dataclasses import dataclass
+from decimal import Decimal
 
 from controlplane.local.client import ApiClient, Json
 from controlplane.local.errors import LocalError
@@ -69,7 +70,7 @@ class MainJob:
         cluster = self._have_cluster()
         job = self._have_job(cluster["id"])
         self._show_output(job)
-        self._show_usage()
+        self._show_usage(cluster)
         return cluster
 
     def _have_cluster(self) -> Json:
@@ -79,22 +80,23 @@ class MainJob:
             taken.add(each["name"])
             if each["name"].startswith(CLUSTER) and state in ENDED_WELL | ON_ITS_WAY:
                 with self._progress.step(f"Slurm cluster {each['name']} is there") as step:
-                    return self._until_running(each["id"], step, operation=each.get("operation"))
+                    return self._until_running(each["id"], step, operation_id=each["operation"])
         name = _free_name(CLUSTER, taken)
         shape = f"{NODES} nodes x {GPUS_PER_NODE} GPUs in {self._order.site}"
         with self._progress.step(f"Slurm cluster {name}: {shape}") as step:
             node_set = {"name": "workers", "instance_type": self._order.instance_type, "count": NODES}
-            spec = {"kind": "slurm", "site": self._order.site, "node_sets": [node_set]}
+            # On the first start the region's nodes are still being inspected, tested and wiped: the order waits for them.
+            spec = {"kind": "slurm", "site": self._order.site, "node_sets": [node_set], "wait": True}
             ordered = self._api.post(
                 f"{self._project}/clusters",
                 {"name": name, "spec": spec},
                 idempotency_key=f"up-{self._order.project_id}-{name}",
             )
-            return self._until_running(ordered["id"], step, operation=ordered.get("operation"))
+            return self._until_running(ordered["id"], step, operation_id=ordered["operation"])
 
-    def _until_running(self, cluster_id: str, step: Step, *, operation: Json | None) -> Json:
-        if operation:
-            self._follow(operation["id"], step)
+    def _until_running(self, cluster_id: str, step: Step, *, operation_id: str | None) -> Json:
+        if operation_id:
+            self._follow(operation_id, step)
         cluster = self._api.get(f"{self._project}/clusters/{cluster_id}")
         status = cluster["status"]
         if status["state"] not in ENDED_WELL:
@@ -161,16 +163,25 @@ class MainJob:
         return job
 
     def _show_output(self, job: Json) -> None:
+        path, text, offset = f"{self._project}/jobs/{job['id']}/logs", "", 0
         with self._progress.step(f"output of {job['name']}"):
-            texts = [each["text"] for each in self._api.pages(f"{self._project}/jobs/{job['id']}/logs")]
-        for line in "".join(texts).splitlines():
+            while True:
+                page = self._api.get(path, after=offset)
+                text += "".join(each["text"] for each in page["items"])
+                if page["complete"] or page["next_offset"] == offset:
+                    break
+                offset = page["next_offset"]
+        for line in text.splitlines():
             self._progress.detail(line)
 
-    def _show_usage(self) -> None:
+    def _show_usage(self, cluster: Json) -> None:
         with self._progress.step("usage and cost so far"):
-            usage = self._api.get("/v1/usage")
+            usage = self._api.get("/v1/usage", group_by="cluster,instance_type", project_id=self._order.project_id)
         for each in usage["items"]:
-            self._progress.detail(str(each))
+            if each["cluster_id"] == cluster["id"]:
+                cost = " + ".join(f"{money['amount']} {money['currency']}" for money in each["cost"])
+                held = f"{Decimal(each['gpu_seconds']):.1f} GPU-seconds of {each['instance_type']}"
+                self._progress.detail(f"{cluster['name']}: {held} = {cost}")
 
     def _check_patience(self, what: str) -> None:
         if time.monotonic() > self._until_s:
@@ -196,4 +207,5 @@ def _why_status(job: Json) -> str:
 
 
 def _fabric(cluster: Json) -> str:
-    return str(cluster["status"].get("reason") or "")
+    placement = cluster["status"].get("placement") or {}
+    return str(placement.get("explanation") or cluster["status"].get("reason") or "")

@@ -8,7 +8,6 @@ import contextlib
 import json
 import os
 import signal
-import sys
 import threading
 import time
 from collections.abc import Callable, Mapping
@@ -21,6 +20,7 @@ from pydantic import SecretStr
 from controlplane import bootstrap, migrations
 from controlplane.local import addresses
 from controlplane.local.client import ApiClient
+from controlplane.local.commands import api_command, worker_command
 from controlplane.local.demo import MainJob, Order
 from controlplane.local.errors import LocalError, PortTaken
 from controlplane.local.hold import held
@@ -30,6 +30,7 @@ from controlplane.local.postgres import EmbeddedPostgres, release
 from controlplane.local.progress import Progress
 from controlplane.local.supervisor import ChildSpec, Supervisor
 from controlplane.local.valkey import EmbeddedValkey
+from controlplane.seeding import DemoKeys
 from controlplane.settings import Settings
 
 APP_ROLE = "controlplane_app"
@@ -209,10 +210,9 @@ class Up:
     def _api_and_workers(self, settings: Settings) -> None:
         environment = child_environment(settings, os.environ)
         with self._progress.step(f"API on {self._url}, {self._options.workers} workers"), ApiClient(self._url) as probe:
-            command = [sys.executable, "-m", "controlplane.cli"]
             api = ChildSpec(
                 name="API",
-                command=[*command, "api", "--port", str(self._options.port)],
+                command=api_command(port=self._options.port),
                 environment=environment,
                 directory=self._data_dir,
                 log_path=self._log("api"),
@@ -221,7 +221,7 @@ class Up:
             workers = [
                 ChildSpec(
                     name=f"worker {number}",
-                    command=[*command, "worker", "--name", f"worker-{number}"],
+                    command=worker_command(name=f"worker-{number}", log_level=settings.log_level),
                     environment=environment,
                     directory=self._data_dir,
                     log_path=self._log(f"worker-{number}"),
@@ -230,13 +230,13 @@ class Up:
             ]
             self._supervisor.start(*workers, api)
 
-    def _region(self, settings: Settings) -> bootstrap.DemoKeys:
+    def _region(self, settings: Settings) -> DemoKeys:
         with self._progress.step("simulated region, operator, reseller and tenant"):
             keys = bootstrap.seed_demo(settings, known=self._keys.all() or None)
             self._keys.keep(**{name: str(value) for name, value in asdict(keys).items()})
         return keys
 
-    def _main_job(self, keys: bootstrap.DemoKeys) -> int:
+    def _main_job(self, keys: DemoKeys) -> int:
         self._progress.heading("The main job, as the tenant would do it through the API")
         order = Order(project_id=keys.project_id, site=keys.site, instance_type=keys.instance_type)
         with ApiClient(self._url, keys.tenant_key) as api:
@@ -258,7 +258,7 @@ class Up:
                 self._supervisor.tend()
                 time.sleep(TEND_EVERY_S)
 
-    def _summary(self, keys: bootstrap.DemoKeys) -> str:
+    def _summary(self, keys: DemoKeys) -> str:
         call = f'curl -sH "Authorization: Bearer $KEY" {self._url}'
         return f"""
 Serving on {self._url} (documentation: {self._url}/docs). Keys, also in {_shown(self._data_dir / "keys.json")}:

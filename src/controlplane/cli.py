@@ -1,0 +1,120 @@
+"""
+The one command of the product.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from typing import Annotated, NoReturn
+
+import typer
+
+from controlplane import bootstrap as wiring
+from controlplane import migrations
+from controlplane.local import addresses
+from controlplane.local.commands import THREADS, api_command, worker_command
+from controlplane.local.doctor import examine
+from controlplane.local.up import up as run_everything
+from controlplane.settings import Settings
+
+app = typer.Typer(
+    help="Control plane for GPU clouds. Settings are CONTROLPLANE_* environment variables.",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+)
+
+
+@app.command()
+def up() -> None:
+    """
+    Run everything on this machine and do the main job once (PORT, DATA_DIR, ONCE=1, DATABASE_URL, BROKER_URL, WORKERS).
+    """
+    raise typer.Exit(run_everything(os.environ))
+
+
+@app.command()
+def api(
+    host: Annotated[str, typer.Option(help="Address to listen on.")] = addresses.LOOPBACK,
+    port: Annotated[int, typer.Option(help="Port to listen on.", min=1, max=65535)] = 8080,
+    processes: Annotated[int, typer.Option(help="Server processes.", min=1, max=64)] = 1,
+) -> None:
+    """
+    Serve the API.
+    """
+    required("database_url", "master_key")
+    become(api_command(host=host, port=port, processes=processes))
+
+
+@app.command()
+def worker(
+    name: Annotated[str, typer.Option(help="Name of this worker on this host.")] = "worker",
+    threads: Annotated[int, typer.Option(help="Tasks at once.", min=1, max=256)] = THREADS,
+) -> None:
+    """
+    Drive operations: sweep due rows, and take nudges from the broker.
+    """
+    settings = required("database_url", "master_key")
+    become(worker_command(name=name, threads=threads, log_level=settings.log_level))
+
+
+@app.command()
+def migrate() -> None:
+    """
+    Bring the database to this version's schema, and give the application's role its password (from CONTROLPLANE_DATABASE_URL).
+    """
+    settings = required("owner_database_url", "database_url")
+    owner_url = settings.owner_database_url.get_secret_value()
+    role, password = addresses.url_user(settings.database_url.get_secret_value())
+    migrations.upgrade(owner_url)
+    migrations.ensure_app_role(owner_url, role, password)
+    print(f"The schema is at {migrations.head()}; the application connects as {role}.")
+
+
+@app.command()
+def bootstrap(email: Annotated[str, typer.Argument(help="E-mail address of the first operator.")]) -> None:
+    """
+    Make the first operator and print its key, this once.
+    """
+    settings = required("database_url", "owner_database_url", "master_key")
+    print(wiring.first_operator(settings, email))
+
+
+@app.command()
+def doctor() -> None:
+    """
+    Look for what would keep the product from working here, and say what to do about it.
+    """
+    raise typer.Exit(examine(os.environ))
+
+
+def required(*names: str) -> Settings:
+    """
+    Answers the settings; ends with a list of what is missing when something is.
+    """
+    settings = Settings()
+    missing = [name for name in names if not getattr(settings, name).get_secret_value()]
+    if missing:
+        listed = ", ".join(f"CONTROLPLANE_{name.upper()}" for name in missing)
+        print(f"Not set: {listed}. See docker-compose.yml for an example, or run `make up`.", file=sys.stderr)
+        raise typer.Exit(2)
+    return settings
+
+
+def become(command: list[str]) -> NoReturn:
+    """
+    This process is the other one from now on: whoever started it watches and signals the real one.
+    """
+    os.execv(command[0], command)  # noqa: S606 -- no shell, our own words
+
+
+def main() -> None:
+    """
+    The command line has been carried out.
+    """
+    app()
+
+
+if __name__ == "__main__":
+    main()
