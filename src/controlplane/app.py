@@ -13,6 +13,7 @@ from fastapi.exceptions import RequestValidationError
 from sqlalchemy import Engine, text
 from sqlalchemy.exc import SQLAlchemyError
 from sqlalchemy.orm import Session
+from starlette.concurrency import run_in_threadpool
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import Response
@@ -31,10 +32,10 @@ from controlplane.quotas.routes import router as quotas
 from controlplane.settings import Settings
 from controlplane.web.brand import Brands
 from controlplane.web.edge import EdgeMiddleware, Gate, trusted_networks
-from controlplane.web.endpoint import Edge
+from controlplane.web.endpoint import Edge, refuse_malformed
 from controlplane.web.health import Probe, health_router
 from controlplane.web.limits import Limiter
-from controlplane.web.problems import plain_problem, validation_problem
+from controlplane.web.problems import plain_problem
 
 log = logging.getLogger(__name__)
 ROUTERS = (tree, catalog, quotas, clusters, jobs, metering)
@@ -57,7 +58,7 @@ def create_app(settings: Settings | None = None) -> FastAPI:
         max_body_bytes=settings.max_body_bytes,
     )
     app = FastAPI(title="GPU cloud API", version="1", openapi_url=None, docs_url=None, redoc_url=None, lifespan=_lifespan(runtime))
-    app.state.edge = Edge(engine=runtime.engine, authenticator=runtime.authenticator, nudge=runtime.nudge)
+    app.state.edge = _edge(runtime)
     app.state.runtime = runtime
     app.add_middleware(EdgeMiddleware, gate=gate)
     app.add_exception_handler(HTTPException, _answer_http)
@@ -66,6 +67,23 @@ def create_app(settings: Settings | None = None) -> FastAPI:
         app.include_router(router)
     app.include_router(health_router(_probes(runtime), frozenset({"database"})))
     return app
+
+
+def _edge(runtime: Runtime) -> Edge:
+    settings = runtime.settings
+    limits = {
+        "gpus": settings.default_gpu_quota,
+        "clusters": settings.default_cluster_quota,
+        "keys": settings.default_key_quota,
+        "operations": settings.default_operation_quota,
+    }
+    return Edge(
+        engine=runtime.engine,
+        authenticator=runtime.authenticator,
+        nudge=runtime.nudge,
+        tenant_limits=limits,
+        sealer=runtime.sealer,
+    )
 
 
 def _lifespan(runtime: Runtime) -> Callable[[FastAPI], AbstractAsyncContextManager[None]]:
@@ -125,4 +143,4 @@ async def _answer_http(request: Request, error: Exception) -> Response:
 
 async def _answer_invalid(request: Request, error: Exception) -> Response:
     assert isinstance(error, RequestValidationError)
-    return validation_problem(error, request.state.request_id)
+    return await run_in_threadpool(refuse_malformed, request, error)

@@ -126,7 +126,7 @@ class Visit:
     One request on its way through: what is known of it, and the way its answer leaves.
     """
 
-    __slots__ = ("headless", "request_id", "scope", "started_at", "status", "ticket", "wire")
+    __slots__ = ("headless", "request_id", "scope", "started_at", "status", "ticket", "unread", "wire")
 
     def __init__(self, scope: Scope, send: Send, request_id: str) -> None:
         self.scope = scope
@@ -136,6 +136,7 @@ class Visit:
         self.status = 0
         self.headless = scope["method"] == "HEAD"
         self.ticket: Ticket | None = None
+        self.unread = False
 
     async def send(self, message: Message) -> None:
         """
@@ -184,6 +185,7 @@ class EdgeMiddleware:
         given = seen.request_id
         request_id = given if SAFE_REQUEST_ID.fullmatch(given) else new_id("req")
         visit = Visit(scope, send, request_id)
+        visit.unread = seen.has_body
         token = REQUEST_ID.set(request_id)
         try:
             await self._serve(visit, seen, receive)
@@ -197,6 +199,7 @@ class EdgeMiddleware:
         state["request_id"] = visit.request_id
         state["client"] = client = client_address(scope.get("client"), seen.forwarded, self.gate.trusted)
         state["brand"] = None
+        state["body"] = b""
         try:
             if scope["path"] not in UNMETERED:
                 visit.ticket = state["limiter"] = self.gate.limiter.admit(client)
@@ -232,7 +235,8 @@ class EdgeMiddleware:
         else:
             response = problem(error, visit.request_id)
         if visit.status == 0:
-            response.headers["Connection"] = "close"  # what is left of the body is not waited for
+            if visit.unread:
+                response.headers["Connection"] = "close"  # what is left of the body is not waited for
             await response(visit.scope, receive, visit.send)
 
     async def _body(self, visit: Visit, seen: Seen, receive: Receive) -> Receive:
@@ -244,6 +248,7 @@ class EdgeMiddleware:
         if declared > limit * DRAINED:
             raise _too_large(limit)
         body = await _read(receive, limit)
+        visit.unread = False
         visit.scope["state"]["body"] = body
         if body:
             _check_kind(seen)

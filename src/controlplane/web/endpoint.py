@@ -10,14 +10,15 @@ import functools
 import inspect
 import logging
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from fastapi import APIRouter, Query, Request
+from fastapi.exceptions import RequestValidationError
 from pydantic import BaseModel
 from sqlalchemy import Engine
-from sqlalchemy.exc import DBAPIError, OperationalError
+from sqlalchemy.exc import DBAPIError, InterfaceError, OperationalError
 from sqlalchemy.exc import TimeoutError as PoolTimeout
 from sqlalchemy.orm import Session
 from starlette.responses import Response
@@ -26,18 +27,20 @@ from controlplane.kit import audit, crashpoints
 from controlplane.kit.access import Authenticator, Principal
 from controlplane.kit.clock import rfc3339, utc_now
 from controlplane.kit.db import DEADLOCK, EVERYTHING, SERIALIZATION_FAILURE, raise_wall, sqlstate
-from controlplane.kit.errors import DomainError, FieldError, Forbidden, Invalid, NotFound, Unavailable
+from controlplane.kit.errors import Conflict, DomainError, FieldError, Forbidden, Invalid, NotFound, Unavailable
 from controlplane.kit.secrets import Sealer
 from controlplane.web.call import Call, Reply
-from controlplane.web.problems import document, problem
+from controlplane.web.problems import MEDIA_TYPE, problem, validation_problem
 from controlplane.web.repeat import Remembered, Repeat, remember, reserve
-from controlplane.web.schemas import Problem
 from controlplane.web.waiting import WaitSeconds, answer_when_changed
 
 log = logging.getLogger(__name__)
 TRIES = 4
-NUMERIC_OUT_OF_RANGE = "22003"
-UNSTORABLE_TEXT = {"22021", "22P05"}
+UNSTORABLE = frozenset({"22003", "22007", "22008", "22021", "22P05"})
+"""SQL states of values that no column can hold: numbers, times and text out of range."""
+OVERTAKEN = frozenset({"23503", "23505", "23P01"})
+"""SQL states of constraints that catch two requests which both looked first."""
+READ_ONLY = "25006"
 Audience = Literal["operator", "reseller", "tenant", "any"]
 LEVELS: dict[Audience, frozenset[str]] = {
     "operator": frozenset({"platform"}),
@@ -141,6 +144,7 @@ def endpoint(
         served.__annotations__ = {name: one.annotation for name, one in signature.parameters.items()} | {"return": Response}
         served.rule = rule
         declared = {401, 403, 422, 429, 503, *problems} | ({404} if "{" in path else set()) | ({409} if method == "POST" else set())
+        headers = _headers(rule, declared)
         answers: dict[int | str, dict[str, Any]] = {code: _declared(code) for code in sorted(declared)}
         answers |= {code: {"model": model, "description": words} for code, (model, words) in (also or {}).items()}
         router.add_api_route(
@@ -157,7 +161,7 @@ def endpoint(
             openapi_extra={
                 "x-permission": permission,
                 "x-audience": audience,
-                **({"parameters": _headers(rule)} if _headers(rule) else {}),
+                **({"parameters": headers} if headers else {}),
             },
         )
         return function
@@ -197,26 +201,55 @@ def _outer_signature(
 
 
 def _declared(code: int) -> dict[str, Any]:
-    return {"model": Problem, "description": PROBLEMS[code], "content": {"application/problem+json": {}}}
+    return {"description": PROBLEMS[code], "content": {MEDIA_TYPE: {"schema": {"$ref": "#/components/schemas/Problem"}}}}
 
 
-def _headers(rule: Rule) -> list[dict[str, Any]]:
-    if not rule.repeatable:
-        return []
-    return [
-        {
-            "name": "Idempotency-Key",
-            "in": "header",
-            "required": False,
-            "description": "A repeat with the same key and body within 24 h is given the first answer.",
-            "schema": {"type": "string", "minLength": 1, "maxLength": 255, "pattern": "^[!-~]+$"},
-        }
-    ]
+def _headers(rule: Rule, declared: Collection[int]) -> list[dict[str, Any]]:
+    headers = []
+    if rule.repeatable:
+        words = "A repeat with the same key and body within 24 h is given the first answer."
+        schema = {"type": "string", "minLength": 1, "maxLength": 255, "pattern": "^[!-~]+$"}
+        headers.append({"name": "Idempotency-Key", "in": "header", "required": False, "description": words, "schema": schema})
+    if 428 in declared:  # noqa: PLR2004
+        words = "The ETag of the version that is meant; `*` for whichever is the present one."
+        schema = {"type": "string", "minLength": 1, "maxLength": 255}
+        headers.append(
+            {"name": "If-Match", "in": "header", "required": False, "description": words, "schema": schema, "example": '"3"'}
+        )
+    return headers
+
+
+def refuse_malformed(request: Request, error: RequestValidationError) -> Response:
+    """
+    The answer to a request whose body or parameters do not fit: its fields, or, for a caller who may not call here at all, that.
+    """
+    rule: Rule | None = getattr(getattr(request.scope.get("route"), "endpoint", None), "rule", None)
+    refusal = validation_problem(error, request.state.request_id)
+    return refusal if rule is None else _answer(rule, request, lambda _: refusal)
 
 
 def _serve(function: Callable[..., Any], rule: Rule, status: int, request: Request, **kwargs: Any) -> Response:
     edge: Edge = request.app.state.edge
+    return _answer(rule, request, lambda principal: _with_retries(edge, function, rule, status, request, principal, kwargs))
+
+
+def _answer(rule: Rule, request: Request, work: Callable[[Principal], Response]) -> Response:
     request_id: str = request.state.request_id
+    try:
+        return _admitted(rule, request, work)
+    except PoolTimeout:
+        unavailable = Unavailable("All connections to the database are in use; the request changed nothing. Try again soon.")
+        return problem(unavailable, request_id)
+    except DBAPIError as error:
+        known = _told(error)
+        if known is None:
+            raise
+        log.warning("database refused", extra={"kind": type(error).__name__, "sqlstate": sqlstate(error)})
+        return problem(known, request_id)
+
+
+def _admitted(rule: Rule, request: Request, work: Callable[[Principal], Response]) -> Response:
+    edge: Edge = request.app.state.edge
     principal: Principal | None = None
     try:
         brand = getattr(request.state, "brand", None)  # set where the host is a reseller's domain
@@ -224,35 +257,43 @@ def _serve(function: Callable[..., Any], rule: Rule, status: int, request: Reque
             request.headers.get("authorization"), request.state.client, reseller_id=brand.reseller_id if brand else None
         )
         request.state.principal = principal
-        request.state.limiter.check_key(principal, cheap=request.method == "DELETE")
+        # A suspended caller may still delete and stop things, and so may one who ran into the limit.
+        request.state.limiter.check_key(principal, cheap=rule.mutates and rule.works_suspended)
         _allow(principal, rule, request)
-        return _with_retries(edge, function, rule, status, request, principal, kwargs)
+        return work(principal)
     except DomainError as error:
         if principal is not None and rule.mutates and isinstance(error, (Forbidden, NotFound)):
             _audit_denied(edge, principal, rule, request, error)
-        return problem(error, request_id)
-    except (OperationalError, PoolTimeout) as error:
-        log.warning("database unavailable", extra={"request_id": request_id, "kind": type(error).__name__})
-        return problem(Unavailable("The database does not answer; the request changed nothing. Try again soon."), request_id)
-    except DBAPIError as error:
-        if sqlstate(error) in UNSTORABLE_TEXT | {NUMERIC_OUT_OF_RANGE}:
-            return document(422, "invalid_request", "The request is malformed", "A value cannot be stored.", request_id)
-        raise
+        return problem(error, request.state.request_id)
+
+
+def _told(error: DBAPIError) -> DomainError | None:
+    """
+    What a caller can be told of a database error; None when it is a fault of ours.
+    """
+    state = sqlstate(error)
+    if state in UNSTORABLE:
+        return Invalid("A value cannot be stored.")
+    if state in OVERTAKEN:
+        return Conflict("Another request changed this at the same time; look again.", code="changed_meanwhile", retry_after_s=1.0)
+    if isinstance(error, (OperationalError, InterfaceError)) or error.connection_invalidated or state == READ_ONLY:
+        return Unavailable("The database does not answer; the request changed nothing. Try again soon.")
+    return None
 
 
 def _allow(principal: Principal, rule: Rule, request: Request) -> None:
-    unknown = sorted(set(request.query_params) - rule.query)
-    if unknown:
-        fields = [
-            FieldError(f"query.{name[:60]}", "unknown_parameter", "This parameter is not known here.") for name in unknown[:20]
-        ]
-        raise Invalid(f"Unknown query parameter: {unknown[0][:60]!r}.", errors=fields)
     if principal.suspended and not rule.works_suspended:
         raise Forbidden("The account is suspended; only deletes are served.", code="suspended")
     if principal.scope_kind not in LEVELS[rule.audience]:
         raise Forbidden(f"This is for {rule.audience} keys.", code="wrong_audience")
     if rule.permission:
         principal.require(rule.permission)
+    unknown = sorted(set(request.query_params) - rule.query)
+    if unknown:
+        fields = [
+            FieldError(f"query.{name[:60]}", "unknown_parameter", "This parameter is not known here.") for name in unknown[:20]
+        ]
+        raise Invalid(f"Unknown query parameter: {unknown[0][:60]!r}.", errors=fields)
 
 
 def _with_retries(
@@ -317,9 +358,21 @@ def _in_one_transaction(
     if rule.mutates:
         _audit_done(call, rule, request)
     crashpoints.reach("request.before_commit")
-    session.commit()
+    _commit(session)
     crashpoints.reach("request.after_commit")
     return _response(body, code, headers, call)
+
+
+def _commit(session: Session) -> None:
+    try:
+        session.commit()
+    except (OperationalError, InterfaceError) as error:
+        if sqlstate(error) in {SERIALIZATION_FAILURE, DEADLOCK}:
+            raise
+        detail = (
+            "The connection broke while the change was stored, so it may be done. Repeat with the same Idempotency-Key, or look."
+        )
+        raise Unavailable(detail, code="outcome_unknown") from error
 
 
 def _response(body: bytes, status: int, headers: dict[str, str], call: Call) -> Response:

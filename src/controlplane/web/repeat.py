@@ -64,7 +64,7 @@ class Repeat:
         if not FORM.match(key):
             wrong = FieldError("header.Idempotency-Key", "invalid_key", "1 to 255 visible ASCII characters.")
             raise Invalid("The Idempotency-Key is malformed.", errors=[wrong])
-        body: bytes = getattr(request, "_body", b"")
+        body: bytes = getattr(request.state, "body", b"") or getattr(request, "_body", b"")
         mark = sha256(
             b"\n".join((request.method.encode(), request.url.path.encode(), str(request.url.query).encode(), body))
         ).digest()
