@@ -248,7 +248,7 @@ class _Replay:
 
     def _free_gpus(self, at: int) -> dict[str, list[int]]:
         free = {one.ref: list(range(min(one.gpus, one.wanted_gpus))) for one in self.members if one.takes_jobs(at)}
-        used = [nodes_of(run["nodes"]) for run in self.running] + []
+        used = [nodes_of(run["nodes"]) for run in self.running] + [nodes for freed, nodes in self.freeing if freed > at]
         for nodes in used:
             for ref, gpus in nodes:
                 if ref in free:
