@@ -97,10 +97,9 @@ class SlurmHarness(Harness):
 
     def node_returns(self, ref: str) -> None:
         """
-        Its slurmd runs again and reports.
+        Its slurmd runs again and reports, which puts the node back to work (ReturnToService=2).
         """
         self.kit.run("node-up", ref)
-        self.kit.scontrol("update", f"nodename={ref}", "state=resume")
 
     def new_id(self, kind: str) -> str:
         """

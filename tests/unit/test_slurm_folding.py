@@ -69,6 +69,8 @@ def test_any_json_is_folded_or_a_shape_error(value: Any) -> None:
         (0, (0, 0)),
         (768, (3, 0)),
         (9, (0, 9)),
+        (4021, (0, 53)),
+        (13568, (53, 0)),
         (None, (0, 0)),
         ({"return_code": {"set": True, "number": 3}, "signal": {"id": {"set": False}}}, (3, 0)),
         ({"return_code": {"set": False}, "signal": {"id": {"set": True, "number": 15}, "name": "TERM"}}, (0, 15)),

@@ -117,7 +117,8 @@ def exit_status(value: Any) -> tuple[int, int]:
             signal = signal.get("id", signal.get("signal_id"))
         return whole(value.get("return_code")), whole(signal)
     packed = whole(value)
-    return packed >> 8 & 0xFF, packed & 0x7F
+    signal = packed & 0x7F
+    return (0, signal) if signal else (packed >> 8 & 0xFF, 0)
 
 
 def gpus(gres: str) -> tuple[int, tuple[str, ...]]:
