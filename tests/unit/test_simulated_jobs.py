@@ -164,6 +164,25 @@ def test_jobs_share_machines_by_gpu(queue: Queue) -> None:
     assert {one.jobs for one in queue.sim.observe_cluster("clu_1").members} == {4}
 
 
+def test_machines_are_free_only_after_the_epilog(tmp_path: Path) -> None:
+    """Where ending takes time a job is completing for a while, and the next starts when that is over and not before."""
+    queue = Queue(tmp_path / "world.sqlite", profile="realistic")
+    queue.later(7200)
+    first, second = queue.submit("sleep 100"), queue.submit("true")
+    queue.later(100)
+    while queue.seen(first).phase == "running":
+        queue.later(0.05)
+    ended = queue.seen(first)
+    assert (ended.phase, queue.seen(second).phase) == ("completing", "pending")
+    assert {one.jobs for one in queue.sim.observe_cluster("clu_1").members} == {1}
+    while queue.seen(first).phase == "completing":
+        queue.later(0.05)
+    after = queue.seen(second)
+    assert ended.ended_at is not None
+    assert after.started_at is not None
+    assert timedelta(seconds=1) < after.started_at - ended.ended_at < timedelta(seconds=16)
+
+
 def test_output_grows_with_time(queue: Queue) -> None:
     """Only what was printed by now can be read; the end is told once the job is over."""
     token = queue.submit("echo one\nsleep 10\necho two")
