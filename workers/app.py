@@ -35,7 +35,7 @@ app.conf.update(
 running: list[Engine] = []
 
 
-@worker_init.connect  # type: ignore[untyped-decorator]
+@worker_init.connect
 def begin(**_: Any) -> None:
     """
     The loops of this process run.
@@ -46,7 +46,7 @@ def begin(**_: Any) -> None:
     running.append(engine)
 
 
-@worker_shutdown.connect  # type: ignore[untyped-decorator]
+@worker_shutdown.connect
 def end(**_: Any) -> None:
     """
     The loops have stopped.

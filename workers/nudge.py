@@ -57,7 +57,7 @@ class Nudger:
         while (hint := self._hints.get()) is not None:
             try:
                 self._celery.send_task("look", args=hint, retry=False, ignore_result=True, expires=30)
-            except Exception as error:
+            except Exception as error:  # noqa: BLE001 - whatever the broker does, the API goes on
                 self.dropped += 1
                 if self.dropped % 100 == 1:
                     log.warning("hints are not sent", extra={"error": type(error).__name__, "dropped": self.dropped})

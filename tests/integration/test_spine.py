@@ -9,7 +9,10 @@ from pathlib import Path
 
 import pytest
 
+from controlplane.clusters import scaling
 from controlplane.clusters import service as clusters
+from controlplane.kit.errors import NoCapacity
+from controlplane.providers.adapters.simulated.control import SimControl
 from tests.conftest import Database
 from tests.factories.world import World, make_world
 
@@ -22,6 +25,13 @@ def world(database: Database, tmp_path: Path) -> Iterator[World]:
     made = make_world(database, tmp_path)
     yield made
     made.clock.stop()
+
+
+def control(world: World) -> SimControl:
+    """
+    The hand that reaches into the simulator.
+    """
+    return SimControl(world.region.world, now=world.clock)
 
 
 def order(world: World, name: str = "train", count: int = 4, *, wait: bool = False) -> str:
@@ -56,3 +66,62 @@ def test_order_runs_and_goes(world: World) -> None:
     assert world.rows("SELECT DISTINCT state FROM nodes") == [("available",)]
     assert world.rows("SELECT DISTINCT state, end_reason FROM allocations") == [("ended", "released")]
     assert world.rows("SELECT resource, used FROM quotas WHERE used <> 0 AND resource IN ('gpus', 'clusters')") == []
+
+
+def test_a_node_that_cannot_be_deployed_is_replaced(world: World) -> None:
+    """One bad node is replaced by another, kept out of placement, and charged once."""
+    world.settle()
+    control(world).play("deploy_fails", "deploy", count=1)
+    order(world)
+    world.settle()
+    assert world.rows("SELECT state FROM clusters") == [("running",)]
+    assert world.rows("SELECT count(*) FROM node_holds WHERE lifted_at IS NULL") == [(1,)]
+    assert world.rows("SELECT DISTINCT used FROM quotas WHERE resource = 'gpus' AND scope_kind <> 'reseller' ORDER BY 1") == [(32,)]
+    assert world.rows("SELECT sum(unplaced) FROM node_sets") == [(0,)]
+
+
+def test_grow_and_shrink(world: World) -> None:
+    """A cluster grows near its nodes and shrinks again; nodes that left are not billed on and come back wiped."""
+    world.settle()
+    cluster_id = order(world)
+    world.settle()
+    for count in (6, 3):
+        world.do(
+            lambda s, n=count: scaling.change_cluster(
+                s, world.tenant, world.keys.project_id, cluster_id, lambda _: None, counts={"workers": n}
+            )
+        )
+        world.settle()
+        assert world.rows("SELECT state FROM clusters") == [("running",)]
+        assert world.rows("SELECT count(*) FROM meter_intervals WHERE upper_inf(during)") == [(count,)]
+        assert world.rows("SELECT count(*) FROM nodes WHERE state = 'active'") == [(count,)]
+    assert world.rows("SELECT DISTINCT used FROM quotas WHERE resource = 'gpus' AND scope_kind = 'tenant'") == [(24,)]
+
+
+def test_what_does_not_fit_is_refused_or_waits(world: World) -> None:
+    """An order beyond the fleet is refused with what is missing; one that waits is placed when nodes come free."""
+    world.settle()
+    with pytest.raises(NoCapacity) as refused:
+        order(world, "huge", 2000)
+    assert refused.value.fields["missing"] > 0
+    first = order(world, "first", 30)
+    world.settle()
+    order(world, "second", 30, wait=True)
+    for _ in range(20):
+        world.tick()
+    assert world.rows("SELECT state FROM clusters WHERE name = 'second'") == [("placing",)]
+    world.do(lambda s: clusters.delete_cluster(s, world.tenant, world.keys.project_id, first, lambda _: None))
+    world.settle()
+    assert world.rows("SELECT state FROM clusters WHERE name = 'second'") == [("running",)]
+
+
+def test_a_waiting_order_is_deleted_without_any_worker(world: World) -> None:
+    """Deleting what was never placed is done in the request: no provider is asked, and quota is back at once."""
+    world.settle()
+    cluster_id = order(world, "never", 30, wait=True)
+    before = len(control(world).calls())
+    world.do(lambda s: clusters.delete_cluster(s, world.tenant, world.keys.project_id, cluster_id, lambda _: None))
+    assert world.rows("SELECT state FROM clusters") == [("deleted",)]
+    assert world.rows("SELECT state FROM operations ORDER BY id") == [("cancelled",), ("succeeded",)]
+    assert world.rows("SELECT resource, used FROM quotas WHERE used <> 0 AND resource IN ('gpus', 'clusters')") == []
+    assert len(control(world).calls()) == before

@@ -7,7 +7,7 @@ from __future__ import annotations
 from workers import app as worker
 
 
-@worker.app.task(name="look")  # type: ignore[untyped-decorator]
+@worker.app.task(name="look")
 def look(kind: str, resource_id: str = "") -> None:
     """
     The loops of this process look at once. What is done is decided by the rows, never by the message.

@@ -1,0 +1,3 @@
+"""
+Clusters: an order for nodes turned into a product.
+"""

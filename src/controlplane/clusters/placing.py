@@ -13,9 +13,11 @@ from sqlalchemy.orm import Session
 from controlplane.clusters import repository
 from controlplane.clusters.models import ClusterRow, NodeSetRow
 from controlplane.clusters.states import ClusterFacts
+from controlplane.kit.errors import QuotaExceeded
 from controlplane.kit.lifecycle import Claim
 from controlplane.kit.outcome import Advance, Fail, Outcome, Wait
 from controlplane.nodes import service as nodes
+from controlplane.quotas import service as quotas
 from controlplane.scheduling.fleet import Fleet
 from controlplane.scheduling.placement import place_all
 from controlplane.scheduling.requests import NodeSetRequest, Placement, Refusal, Request
@@ -58,13 +60,19 @@ def decide(session: Session, claims: Sequence[Claim]) -> Mapping[str, Sequence[O
         return {}
     ids = [claim.id for claim in claims]
     sets, members = repository.sets_of(session, ids), repository.members_of(session, ids)
-    orders, paths = [], {}
+    orders: list[Order] = []
+    paths: dict[str, Sequence[Outcome]] = {}
     for claim in claims:
         order = _order(claim, sets[claim.id], members[claim.id])
-        if order.lacking:
-            orders.append(order)
-        else:
+        if not order.lacking:
             paths[claim.id] = _complete(claim, members[claim.id])
+            continue
+        try:
+            _carry_charge(session, order, members[claim.id])
+        except QuotaExceeded as error:
+            paths[claim.id] = _path(order, Wait(f"A replacement waits for quota: {error.detail}", RETRY_S))
+        else:
+            orders.append(order)
     paths.update(_place(session, orders) if orders else {})
     return paths
 
@@ -77,6 +85,27 @@ def _order(claim: Claim, sets: Sequence[NodeSetRow], members: Sequence[Any]) -> 
         if short > 0:
             lacking.append((one, short))
     return Order(claim, tuple(lacking), frozenset(row[0].node_id for row in staying))
+
+
+def _carry_charge(session: Session, order: Order, members: Sequence[Any]) -> None:
+    """
+    Nodes that are to replace failed ones are charged once: the charge moves over from the failed allocation while that is being
+    cleaned, and is taken anew when it was given back already. Raises QuotaExceeded.
+    """
+    for one, short in order.lacking:
+        if short <= one.unplaced:
+            continue
+        withdrawn = [
+            row[0].id for row in members if row[0].node_set_id == one.id and row[0].state == "releasing" and row[0].charged
+        ]
+        moved = nodes.transfer_charge(session, withdrawn[: short - one.unplaced])
+        fresh = short - one.unplaced - moved
+        if fresh:
+            chain = quotas.Chain(order.row["reseller_id"], order.row["tenant_id"], order.row["project_id"])
+            with session.begin_nested():
+                quotas.take(session, chain, [quotas.Need("gpus", fresh * one.gpus, one.gpu_model, order.row["site"])])
+        repository.set_unplaced(session, [(one.id, moved + fresh)])
+        session.refresh(one)
 
 
 def _complete(claim: Claim, members: Sequence[Any]) -> Sequence[Outcome]:

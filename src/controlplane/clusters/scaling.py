@@ -71,6 +71,9 @@ def _begin(
     if row.state not in CHANGEABLE:
         raise NotChangeable(f"A cluster in state {row.state} cannot be changed.", state=row.state)
     grown = [(one, count - one.count) for one, count in wanted if count > one.count]
+    if grown and len(grown) < len(wanted):
+        wrong = [FieldError("body.node_sets", "mixed_change", "Grow first, then shrink, in two changes.")]
+        raise Invalid("One change either grows node sets or shrinks them.", errors=wrong)
     if grown:
         chain = quotas.Chain(row.reseller_id, row.tenant_id, row.project_id)
         quotas.take(session, chain, [quotas.Need("gpus", more * one.gpus, one.gpu_model, row.site) for one, more in grown])

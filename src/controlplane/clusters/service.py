@@ -12,7 +12,7 @@ from sqlalchemy.exc import IntegrityError
 from sqlalchemy.orm import Session
 
 from controlplane.catalog import service as catalog
-from controlplane.clusters import repository
+from controlplane.clusters import driving, repository
 from controlplane.clusters.driving import return_quota
 from controlplane.clusters.errors import NotChangeable
 from controlplane.clusters.models import ClusterRow, NodeSetRow
@@ -32,6 +32,9 @@ from controlplane.quotas import service as quotas
 UNPLACED = ("pending", "placing", "failed")
 CHANGEABLE = ("running", "degraded")
 NAME_INDEX = "uq_clusters_name"
+
+apply = driving.apply
+"""What follows from an outcome that is not the engine's own: an operator gave a cluster up."""
 
 
 @dataclass(frozen=True, slots=True)

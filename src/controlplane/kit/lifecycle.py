@@ -139,7 +139,8 @@ class Driver:
             UPDATE {rows} SET fence = fence + 1, attempts = attempts + 1, lease_until = cp_clock() + make_interval(secs => :lease)
             WHERE id IN (
               SELECT id FROM {rows} WHERE due_at <= cp_clock() AND state = ANY(:states)
-                AND NOT state || '/' || step = ANY(:decided) AND (lease_until IS NULL OR lease_until + make_interval(secs => :grace) < cp_clock())
+                AND NOT state || '/' || step = ANY(:decided)
+                AND (lease_until IS NULL OR lease_until + make_interval(secs => :grace) < cp_clock())
               ORDER BY due_at LIMIT :limit FOR UPDATE SKIP LOCKED)
             RETURNING *, coalesce(deadline_at < cp_clock(), false) AS overdue
             """
@@ -267,9 +268,17 @@ class Driver:
         """
         driven = sorted({*self.kind.steps, *(name.split("/")[0] for name in self.kind.decisions)})
         query = text(
-            f"SELECT extract(epoch FROM min(due_at) - cp_clock())::float8 FROM {self.kind.rows.name} WHERE due_at IS NOT NULL AND state = ANY(:driven)"
+            f"""
+            SELECT extract(epoch FROM min(due_at) - cp_clock())::float8 FROM {self.kind.rows.name}
+            WHERE due_at IS NOT NULL AND state = ANY(:driven)
+            """
         ).bindparams(driven=driven)
-        return in_transaction(self._engine, EVERYTHING, lambda session: session.execute(query).scalar_one())
+
+        def work(session: Session) -> float | None:
+            seconds: float | None = session.execute(query).scalar_one()
+            return seconds
+
+        return in_transaction(self._engine, EVERYTHING, work)
 
     def _walk(self, session: Session, claims: Sequence[Claim], paths: Mapping[str, Sequence[Outcome]]) -> None:
         stage = 0
@@ -295,7 +304,10 @@ class Driver:
         if not results:
             return
         released = text(
-            f"UPDATE {self.kind.rows.name} SET lease_until = NULL, due_at = cp_clock(), attempts = greatest(attempts - 1, 0) WHERE id IN :ids"
+            f"""
+            UPDATE {self.kind.rows.name} SET lease_until = NULL, due_at = cp_clock(), attempts = greatest(attempts - 1, 0)
+            WHERE id IN :ids
+            """
         ).bindparams(bindparam("ids", expanding=True))
         session.execute(released, {"ids": [one.claim.id for one in results]})
 

@@ -182,13 +182,16 @@ class Progress:
 ADVANCE = text(
     """
     UPDATE operations o SET
-      state = coalesce(CASE WHEN p.end_state = 'succeeded' AND o.cancel_requested_at IS NOT NULL AND o.type LIKE '%.create' AND p.step = 'deleted'
-                            THEN 'cancelled' ELSE p.end_state END, 'running'),
+      state = coalesce(CASE
+        WHEN p.end_state = 'succeeded' AND o.cancel_requested_at IS NOT NULL AND o.type LIKE '%.create' AND p.step = 'deleted'
+        THEN 'cancelled' ELSE p.end_state END, 'running'),
       reason = p.reason,
       steps = CASE WHEN jsonb_array_length(o.steps) < 200
-                   THEN o.steps || jsonb_build_object('name', p.step, 'at', to_char(cp_clock() AT TIME ZONE 'UTC', 'YYYY-MM-DD"T"HH24:MI:SS.US"Z"'), 'reason', p.reason)
+                   THEN o.steps || jsonb_build_object('name', p.step, 'reason', p.reason,
+                     'at', to_char(cp_clock() AT TIME ZONE 'UTC', 'YYYY-MM-DD"T"HH24:MI:SS.US"Z"'))
                    ELSE o.steps END,
-      error = CASE WHEN p.end_state IN ('failed','needs_attention') THEN jsonb_build_object('code', p.code, 'message', p.reason) ELSE NULL END,
+      error = CASE WHEN p.end_state IN ('failed','needs_attention')
+                   THEN jsonb_build_object('code', p.code, 'message', p.reason) ELSE NULL END,
       finished_at = CASE WHEN p.end_state IN ('succeeded','failed','cancelled') THEN cp_clock() END,
       updated_at = cp_clock(), version = o.version + 1
     FROM jsonb_to_recordset(CAST(:rows AS jsonb)) AS p(resource_id text, step text, reason text, end_state text, code text)

@@ -86,16 +86,6 @@ def seal_secrets(sealer: Sealer | None, provider_id: str, secrets: Mapping[str, 
     return sealer.seal(json.dumps(dict(secrets)).encode(), table="providers", column="sealed", row=provider_id)
 
 
-def open_secrets(sealer: Sealer, provider_id: str, sealed: bytes | None) -> dict[str, str]:
-    """
-    The provider's secrets by name. Raises kit.secrets.NotOpened.
-    """
-    if sealed is None:
-        return {}
-    opened: dict[str, str] = json.loads(sealer.open(sealed, table="providers", column="sealed", row=provider_id))
-    return opened
-
-
 def register_provider(session: Session, new: NewProvider) -> ProviderRow:
     """
     The provider is registered. Raises Invalid for an unknown site, UnknownAdapter, NameTaken.

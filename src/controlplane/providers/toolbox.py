@@ -13,7 +13,17 @@ from typing import Any, Protocol, cast
 from controlplane.kit import crashpoints
 from controlplane.kit.outcome import Fail, Outcome, Wait
 from controlplane.providers.clusters import Clusters, SupportsJobs, SupportsOutput
-from controlplane.providers.errors import AuthFailed, Busy, NotSent, ProviderError, Transient, Unknown, Unsupported
+from controlplane.providers.errors import (
+    AuthFailed,
+    Busy,
+    NoCapacity,
+    NotFound,
+    NotSent,
+    ProviderError,
+    Transient,
+    Unknown,
+    Unsupported,
+)
 from controlplane.providers.machines import Machines
 from controlplane.providers.registry import AdapterInput, build_adapter
 
@@ -23,6 +33,7 @@ OPEN_AFTER = 5  # consecutive calls without an answer before the circuit opens
 OPEN_FOR_S = 5.0
 CAP = 16  # calls in flight per provider and process
 CAP_WAIT_S = 5.0
+LOOK_AGAIN_S = 5.0
 
 
 class Reachable(Protocol):
@@ -204,6 +215,9 @@ class Toolbox:
             return Wait(
                 "The provider does not answer as it should; it is tried again.", error.retry_in_s, detail=error.detail
             ), False
+        except (NotFound, NoCapacity) as error:
+            # One look that does not find it proves nothing; the state's deadline bounds the waiting.
+            return Wait("The provider does not show it; it is looked for again.", LOOK_AGAIN_S, detail=error.detail), False
         except ProviderError as error:
             return Fail(error.code, "The provider turned the change down.", detail=error.detail), False
         except Exception as error:

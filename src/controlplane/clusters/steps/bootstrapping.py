@@ -5,6 +5,7 @@ Turning deployed nodes into the product.
 from controlplane.clusters.states import ClusterSnapshot
 from controlplane.clusters.steps.wanted import wanted
 from controlplane.kit.outcome import Advance, Outcome, Wait
+from controlplane.providers.errors import NotFound
 from controlplane.providers.toolbox import Toolbox
 
 POLL_S = 1.0
@@ -19,7 +20,10 @@ def bootstrap(cluster: ClusterSnapshot, tools: Toolbox) -> Outcome:
     if cluster.step != "applied":
         clusters.apply_cluster(spec)
         return Wait("The cluster is being set up.", 0.0, step="applied")
-    seen = {one.ref for one in clusters.observe_cluster(cluster.id).members if one.state != "absent"}
+    try:
+        seen = {one.ref for one in clusters.observe_cluster(cluster.id).members if one.state != "absent"}
+    except NotFound as error:
+        return Wait("The cluster is being set up.", POLL_S, step="", detail=error.detail)
     missing = [one for one in spec.members if one.ref not in seen]
     if missing:
         return Wait(f"{len(missing)} of {len(spec.members)} nodes have not joined yet.", POLL_S, step="")

@@ -3,11 +3,9 @@ Taking a cluster down.
 """
 
 from controlplane.clusters.states import ClusterFacts, ClusterSnapshot
-from controlplane.kit.outcome import Gone, Outcome, Wait
-from controlplane.providers.errors import NotFound
+from controlplane.clusters.steps.absence import remove
+from controlplane.kit.outcome import Gone, Outcome
 from controlplane.providers.toolbox import Toolbox
-
-POLL_S = 1.0
 
 
 def delete(cluster: ClusterSnapshot, tools: Toolbox) -> Outcome:
@@ -17,12 +15,4 @@ def delete(cluster: ClusterSnapshot, tools: Toolbox) -> Outcome:
     facts = ClusterFacts(release=tuple(one.allocation_id for one in cluster.members))
     if cluster.provider is None:
         return Gone(facts=facts)
-    clusters = tools.clusters(cluster.provider)
-    if cluster.step != "asked":
-        clusters.delete_cluster(cluster.id)
-        return Wait("Being taken down.", 0.0, step="asked")
-    try:
-        clusters.observe_cluster(cluster.id)
-    except NotFound:
-        return Gone(facts=facts)
-    return Wait("The provider still shows it.", POLL_S, step="")
+    return remove(cluster, tools, "Being taken down; billing has ended.", Gone(facts=facts))

@@ -5,11 +5,9 @@ Clearing up after an order that failed.
 from math import inf
 
 from controlplane.clusters.states import ClusterFacts, ClusterSnapshot
+from controlplane.clusters.steps.absence import remove
 from controlplane.kit.outcome import Outcome, Wait
-from controlplane.providers.errors import NotFound
 from controlplane.providers.toolbox import Toolbox
-
-POLL_S = 1.0
 
 
 def clear(cluster: ClusterSnapshot, tools: Toolbox) -> Outcome:
@@ -20,12 +18,4 @@ def clear(cluster: ClusterSnapshot, tools: Toolbox) -> Outcome:
     words = "It could not be made; delete it when you have read why."
     if cluster.provider is None:
         return Wait(words, inf, facts=facts)
-    clusters = tools.clusters(cluster.provider)
-    if cluster.step != "asked":
-        clusters.delete_cluster(cluster.id)
-        return Wait(words, 0.0, step="asked")
-    try:
-        clusters.observe_cluster(cluster.id)
-    except NotFound:
-        return Wait(words, inf, facts=facts)
-    return Wait(words, POLL_S, step="")
+    return remove(cluster, tools, words, Wait(words, inf, facts=facts))

@@ -9,10 +9,12 @@ from controlplane.kit.outcome import Advance, Outcome, Wait
 from controlplane.providers.errors import NotFound
 from controlplane.providers.toolbox import Toolbox
 
+SECOND_LOOK_S = 5.0
+
 
 def watch(cluster: ClusterSnapshot, tools: Toolbox) -> Outcome:
     """
-    The cluster is shown as degraded while members do not answer and as running when all do; nothing is taken away on a bad look.
+    The cluster is shown as degraded when members did not answer twice in a row and as running when all do; nothing is taken away.
     """
     assert cluster.provider is not None
     members = staying(cluster)
@@ -30,7 +32,7 @@ def watch(cluster: ClusterSnapshot, tools: Toolbox) -> Outcome:
     facts = ClusterFacts(checks=tuple(checks), issues=())
     if cluster.state == "degraded":
         return Advance("running", f"All {len(members)} nodes answer.", facts=facts)
-    return Wait(f"All {len(members)} nodes answer.", cluster.observe_interval_s, facts=facts)
+    return Wait(f"All {len(members)} nodes answer.", cluster.observe_interval_s, step="", facts=facts)
 
 
 def _troubled(
@@ -39,4 +41,6 @@ def _troubled(
     facts = ClusterFacts(checks=checks, issues=({"code": code, "message": words},))
     if cluster.state == "degraded":
         return Wait(words, cluster.observe_interval_s, facts=facts, detail=detail)
+    if cluster.step != "doubt":
+        return Wait(words, min(SECOND_LOOK_S, cluster.observe_interval_s), step="doubt", detail=detail)
     return Advance("degraded", words, facts=facts)

@@ -7,6 +7,7 @@ from controlplane.nodes.states import NodeSnapshot
 from controlplane.providers.toolbox import Toolbox
 
 POLL_S = 1.0
+RELEASED = {"released", "wiping", "wiped"}
 
 
 def release(node: NodeSnapshot, tools: Toolbox) -> Outcome:
@@ -22,8 +23,10 @@ def release(node: NodeSnapshot, tools: Toolbox) -> Outcome:
         machines.release(node.ref, tenancy.allocation_id, accepted_at=tenancy.release_accepted_at)
         return Wait("Being taken back.", 0.0, step="asked")
     view = machines.observe(node.ref)
-    if view.token == tenancy.allocation_id and view.phase in {"deployed", "deploying", "failed"}:
-        return Wait("Being taken back.", POLL_S, step="")
-    if view.phase == "releasing" or view.power != "off":
+    mine = view.token == tenancy.allocation_id
+    if mine and view.phase in RELEASED and view.power == "off":
+        return Advance("cleaning", "Taken back.")
+    if mine and view.phase == "releasing":
         return Wait("Being powered off.", POLL_S)
-    return Advance("cleaning", "Taken back.")
+    # Anything else, an old look at the machine among it, is no proof: ask again under the same token.
+    return Wait("Being taken back.", POLL_S, step="")
