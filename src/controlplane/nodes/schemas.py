@@ -19,6 +19,7 @@ LONGEST_REASON = 500
 DEEPEST_CONFIG = 8
 MOST_CONFIG_PARTS = 1000
 LARGEST_NUMBER = 2**63
+LAST_YEAR = 9000
 
 PageLimit = Annotated[int, Query(ge=1, le=200, description="Items per page.", examples=[50])]
 PageToken = Annotated[
@@ -48,6 +49,16 @@ def check_config(config: dict[str, JsonValue]) -> dict[str, JsonValue]:
     return config
 
 
+def check_year(moment: datetime) -> datetime:
+    """
+    The moment, when every time zone can write it. Raises ValueError.
+    """
+    if moment.year > LAST_YEAR:
+        raise ValueError(f"the year {LAST_YEAR} is the last one")
+    return moment
+
+
+Until = Annotated[AwareDatetime, AfterValidator(check_year)]
 ShortText = Annotated[str, StringConstraints(min_length=1, max_length=200), AfterValidator(check_text)]
 Reason = Annotated[
     str,
@@ -221,7 +232,7 @@ class HoldPlace(Body):
     """
 
     reason: Reason
-    until: AwareDatetime | None = Field(
+    until: Until | None = Field(
         default=None,
         strict=False,
         description="When it ends by itself; null: when it is lifted.",
