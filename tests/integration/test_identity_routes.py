@@ -196,6 +196,42 @@ def test_no_member_gives_more_than_it_holds(app: FastAPI, tree: Tree, role: str)
     assert set(caller("GET", "/v1/whoami").json()["permissions"]) == ROLES[role]
 
 
+def test_sellers_and_operators_have_people_too(app: FastAPI, tree: Tree) -> None:
+    """
+    A reseller's administrator adds a viewer and a program at its own level only; the operator likewise; neither may go above.
+    """
+    operator, seller = Caller(app, tree.operator_key), Caller(app, tree.left.reseller_key)
+    viewer = made(
+        seller("POST", "/v1/reseller/members", {"name": "Vi", "email": "vi@fjord.example", "roles": [{"role": "reseller_viewer"}]})
+    )
+    assert viewer["roles"][0]["scope_id"] == tree.left.reseller_id
+    robot = {"kind": "service_account", "name": "sync"}
+    program = made(seller("POST", "/v1/reseller/members", {**robot, "roles": [{"role": "reseller_viewer"}]}))
+    key = made(seller("POST", "/v1/reseller/api-keys", {"name": "sync", "principal_id": program["id"]}))
+    reader = Caller(app, key["key"])
+    assert [one["id"] for one in reader("GET", "/v1/reseller/tenants").json()["items"]] == [tree.left.tenant_id]
+    refused(reader("POST", "/v1/reseller/tenants", {"name": "x"}), 403, "forbidden")
+    refused(seller("POST", "/v1/reseller/members", {**robot, "roles": [{"role": "operator_viewer"}]}), 403, "exceeds_own_rights")
+    assert seller("POST", "/v1/reseller/members", {**robot, "roles": [{"role": "tenant_owner"}]}).status_code == 422
+    refused(operator("GET", f"/v1/admin/members/{viewer['id']}"), 404, "not_found")
+    refused(Caller(app, tree.right.reseller_key)("GET", f"/v1/reseller/members/{viewer['id']}"), 404, "not_found")
+    auditor = made(operator("POST", "/v1/admin/members", {**robot, "roles": [{"role": "operator_viewer"}]}))
+    eye = Caller(app, made(operator("POST", "/v1/admin/api-keys", {"name": "eye", "principal_id": auditor["id"]}))["key"])
+    assert len(eye("GET", "/v1/admin/tenants").json()["items"]) == 2
+    refused(eye("POST", "/v1/admin/tenants", {"name": "x"}), 403, "forbidden")
+    assert operator("DELETE", f"/v1/admin/members/{auditor['id']}").status_code == 204
+    refused(eye("GET", "/v1/whoami"), 401, "unauthenticated")
+
+
+def test_roles_are_told_from_the_callers_level_down(app: FastAPI, tree: Tree) -> None:
+    """
+    A tenant hears of roles in tenants and projects only, an operator of all.
+    """
+    told = {key: Caller(app, key)("GET", "/v1/roles").json()["items"] for key in (tree.operator_key, tree.left.owner_key)}
+    assert {one["name"] for one in told[tree.operator_key]} == set(ROLES)
+    assert {one["level"] for one in told[tree.left.owner_key]} == {"tenant", "project"}
+
+
 def test_the_last_owner_stays(app: FastAPI, tree: Tree) -> None:
     """
     The only owner can neither be removed, nor disabled, nor give the role away; with a second one it can.
@@ -482,8 +518,10 @@ def test_every_route_says_who_may(app: FastAPI) -> None:
     ids = set()
     for path, methods in app.openapi()["paths"].items():
         for spec in methods.values():
-            assert spec["x-permission"] in PERMISSIONS or path == "/v1/whoami"
+            assert spec["x-permission"] in PERMISSIONS or path in {"/v1/whoami", "/v1/roles"}
             part = path.split("/")[2]
-            assert spec["x-audience"] == {"admin": "operator", "reseller": "reseller", "whoami": "any"}.get(part, "tenant")
+            assert spec["x-audience"] == {"admin": "operator", "reseller": "reseller", "whoami": "any", "roles": "any"}.get(
+                part, "tenant"
+            )
             assert spec["operationId"] not in ids
             ids.add(spec["operationId"])

@@ -23,7 +23,7 @@ from controlplane.identity.keytext import ParsedKey, parse
 from controlplane.identity.states import ROLES
 from controlplane.kit.access import Principal, narrowed
 from controlplane.kit.db import EVERYTHING, raise_wall
-from controlplane.kit.errors import Unauthenticated
+from controlplane.kit.errors import Unauthenticated, Unavailable
 
 log = logging.getLogger(__name__)
 CACHED_KEYS = 10_000
@@ -107,7 +107,7 @@ class KeyAuthenticator:
             if flight is None:
                 flight = self._flights[mark] = Future()
         if not leads:
-            return flight.result(FLIGHT_TIMEOUT_S)
+            return _landed(flight)
         try:
             known = self._look(key)
         except BaseException as error:
@@ -150,6 +150,13 @@ class KeyAuthenticator:
                 bearers.note_use(session, key_id)
         except DBAPIError as error:
             log.warning("last use of a key was not noted", extra={"key_id": key_id, "kind": type(error).__name__})
+
+
+def _landed(flight: Future[_Known]) -> _Known:
+    try:
+        return flight.result(FLIGHT_TIMEOUT_S)
+    except TimeoutError:
+        raise Unavailable("The key could not be looked up in time; the request changed nothing. Try again soon.") from None
 
 
 def principal_of(bearer: Bearer) -> Principal:

@@ -5,7 +5,7 @@ API keys over HTTP, alike at every level: a tenant's, a reseller's and the opera
 from fastapi import APIRouter
 
 from controlplane.identity import service
-from controlplane.identity.schemas import FreshKeyOut, KeyCreate, KeyOut, KeyRotate, MemberKeyCreate
+from controlplane.identity.schemas import FreshKeyOut, KeyCreate, KeyOut, KeyRotate, TenantKeyCreate
 from controlplane.identity.service import Filters, FreshKey, KeyLimits, NewKey
 from controlplane.identity.shared_routes import Shared, add_shared
 from controlplane.identity.wire import CreatedAfter, KeyState, Limit, PageToken
@@ -28,7 +28,7 @@ PATHS = {"platform": "/v1/admin/api-keys", "reseller": "/v1/reseller/api-keys", 
     summary="Make an API key",
     problems=(404, 409),
 )
-def create_api_key(call: Call, body: MemberKeyCreate) -> Reply:
+def create_api_key(call: Call, body: TenantKeyCreate) -> Reply:
     """
     The key exists and its text is shown, this once. It can do no more than the key that made it, from nowhere else and no longer;
     for others than the caller only service accounts can be given one.
@@ -57,10 +57,10 @@ def _made(call: Call, made: FreshKey) -> Reply:
 
 def _create_key(call: Call, body: KeyCreate) -> Reply:
     """
-    A key of the caller's exists and its text is shown, this once. It can do no more than the key that made it, from nowhere else
-    and no longer.
+    The key exists and its text is shown, this once. It can do no more than the key that made it, from nowhere else and no longer;
+    for others than the caller only service accounts can be given one.
     """
-    made = service.create_key(call.session, call.principal, NewKey(body.name, _limits(body)))
+    made = service.create_key(call.session, call.principal, NewKey(body.name, _limits(body), body.principal_id))
     return _made(call, made)
 
 

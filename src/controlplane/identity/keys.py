@@ -206,7 +206,8 @@ def _issue(session: Session, maker: Principal, holder: PrincipalRow, scope: Scop
             "The key would be expired at once.",
             errors=[FieldError("body.expires_at", "in_the_past", "Must lie in the future.")],
         )
-    limits = limits_for(maker, _own_limits(session, maker), asked, follows_roles=_follows_roles(maker, holder))
+    follows = _follows_roles(maker, holder) and _rights(session, holder.id, scope) <= maker.permissions
+    limits = limits_for(maker, _own_limits(session, maker), asked, follows_roles=follows)
     expired = repository.lock_live_keys(session, ApiKeyRow.scope_id == scope.id, repository.KEY_EXPIRED)
     _revoke(session, expired)
     return add_key(session, holder, scope, name, limits, created_by=maker.id)
@@ -257,13 +258,18 @@ def _check_reach(session: Session, principal: Principal, row: ApiKeyRow) -> None
     """
     if row.principal_id == principal.id:
         return
-    scope = _scope(row)
-    path = {"platform", scope.reseller_id, scope.tenant_id, scope.project_id}
-    grants = repository.grants_of(session, [row.principal_id])[row.principal_id]
-    held = frozenset[str]().union(*(ROLES.get(one.role, frozenset()) for one in grants if one.scope_id in path))
-    missing = narrowed(held, row.permissions) - principal.permissions
+    missing = narrowed(_rights(session, row.principal_id, _scope(row)), row.permissions) - principal.permissions
     if missing:
         raise ExceedsMaker(f"The key holds rights that yours does not, among them {min(missing)}.", permission=min(missing))
+
+
+def _rights(session: Session, principal_id: str, scope: Scope) -> frozenset[str]:
+    """
+    What the principal's roles at the scope and above it hold.
+    """
+    path = {"platform", scope.reseller_id, scope.tenant_id, scope.project_id}
+    grants = repository.grants_of(session, [principal_id])[principal_id]
+    return frozenset[str]().union(*(ROLES.get(one.role, frozenset()) for one in grants if one.scope_id in path))
 
 
 def _revoke(session: Session, rows: Sequence[ApiKeyRow]) -> None:

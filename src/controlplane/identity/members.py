@@ -1,5 +1,6 @@
 """
-Use cases of members: who acts in a tenant, and with which roles. Nobody gives or takes a right that they do not hold.
+Use cases of members: who acts in a tenant, for a reseller or for the platform, and with which roles. Nobody gives or takes a right
+that they do not hold.
 """
 
 from collections.abc import Sequence
@@ -12,7 +13,7 @@ from controlplane.identity.errors import LastOwner
 from controlplane.identity.keys import FreshKey
 from controlplane.identity.models import PrincipalRow, RoleBindingRow
 from controlplane.identity.repository import Filters
-from controlplane.identity.states import ROLE_LEVEL, Grant, Scope, check_grant, scope_of
+from controlplane.identity.states import PLATFORM, ROLE_LEVEL, Grant, Scope, check_grant, scope_of
 from controlplane.kit.access import Principal
 from controlplane.kit.errors import FieldError, Invalid, NotFound
 from controlplane.kit.ids import new_id
@@ -75,15 +76,14 @@ class MemberView:
 
 def create_member(session: Session, principal: Principal, new: NewMember) -> MemberView:
     """
-    The member exists in the principal's tenant with its roles. Raises ExceedsMaker, NameTaken, NotFound, Invalid.
+    The member exists in the principal's tenant (or at its reseller, or the platform) with its roles. Raises ExceedsMaker, NameTaken,
+    NotFound, Invalid.
     """
-    tenant = repository.find_tenant(session, principal, principal.tenant_id, lock="share")
-    if tenant is None:
-        raise NotFound
+    home = _home(session, principal)
     grants = _grants(session, principal, new.roles)
     for one in grants:
         check_grant(principal, one)
-    row = _add(session, new, Scope("tenant", tenant.id, tenant.reseller_id, tenant.id))
+    row = _add(session, new, home)
     for one in grants:
         repository.bind(session, row.id, one.role, one.scope)
     return _view(session, principal, row)
@@ -98,7 +98,7 @@ def get_member(session: Session, principal: Principal, member_id: str) -> Member
 
 def list_members(session: Session, principal: Principal, ask: PageAsk, filters: Filters) -> Page[MemberView]:
     """
-    A page of members: of the tenant, or for a key of a project of those with a role in it.
+    A page of members: of the tenant (reseller, platform), or for a key of a project of those with a role in it.
     """
     scope = scope_of(principal)
     page: Page[PrincipalRow] = fetch_page(
@@ -185,6 +185,20 @@ def _first(session: Session, principal: Principal, new: NewMember, grant: Grant)
     return row, keys.key_for_new_owner(session, principal, row, home)
 
 
+def _home(session: Session, principal: Principal) -> Scope:
+    """
+    Where the principal's new members belong; it cannot be deleted until this transaction ends.
+    """
+    if principal.tenant_id:
+        tenant = repository.find_tenant(session, principal, principal.tenant_id, lock="share")
+        if tenant is None:
+            raise NotFound
+        return Scope("tenant", tenant.id, tenant.reseller_id, tenant.id)
+    if principal.reseller_id and repository.find_reseller(session, principal.reseller_id, lock="share") is None:
+        raise NotFound
+    return scope_of(principal)
+
+
 def _add(session: Session, new: NewMember, home: Scope) -> PrincipalRow:
     member_id = new_id("prn")
     row = PrincipalRow(
@@ -215,9 +229,17 @@ def _grant(session: Session, principal: Principal, asked: RoleAsk, position: int
         words = "This role needs a project." if level == "project" else "Only roles of projects have one."
         raise Invalid(words, errors=[FieldError(f"body.roles.{position}.project_id", "wrong_scope", words)])
     if level == "tenant":
-        return Grant(asked.role, Scope("tenant", principal.tenant_id, principal.reseller_id, principal.tenant_id))
-    # Levels above the tenant lie outside every key that comes here: check_grant refuses them.
-    return Grant(asked.role, Scope(level, principal.reseller_id if level == "reseller" else "platform"))
+        return _known(Grant(asked.role, Scope("tenant", principal.tenant_id, principal.reseller_id, principal.tenant_id)), position)
+    if level == "reseller":
+        return _known(Grant(asked.role, Scope("reseller", principal.reseller_id, principal.reseller_id)), position)
+    return Grant(asked.role, PLATFORM)
+
+
+def _known(grant: Grant, position: int) -> Grant:
+    if not grant.scope.id:
+        words = f"The role {grant.role} cannot be held here."
+        raise Invalid(words, errors=[FieldError(f"body.roles.{position}.role", "wrong_scope", words)])
+    return grant
 
 
 def _replace_roles(

@@ -1,32 +1,30 @@
 """
-Who I am, the tenant, its projects and members over HTTP; keys and what sellers do are in the modules beside.
+Who I am, the tenant and its projects over HTTP; members, keys and what sellers do are in the modules beside.
 """
 
 from fastapi import APIRouter
 
 from controlplane.identity import service
 from controlplane.identity.key_routes import router as key_router
+from controlplane.identity.member_routes import router as member_router
 from controlplane.identity.schemas import (
-    MemberChange,
-    MemberCreate,
-    MemberOut,
     ProjectCreate,
     ProjectOut,
     Relabelled,
     Renamed,
-    RoleIn,
     TenantOut,
     WhoAmI,
 )
 from controlplane.identity.seller_routes import router as seller_router
-from controlplane.identity.service import Changes, Described, Filters, MemberChanges, NewMember, RoleAsk
-from controlplane.identity.wire import CreatedAfter, Label, Limit, MemberState, PageToken, ProjectState
+from controlplane.identity.service import Changes, Described, Filters
+from controlplane.identity.wire import CreatedAfter, Label, Limit, PageToken, ProjectState
 from controlplane.kit.paging import PageAsk
 from controlplane.web.call import Call, Reply
 from controlplane.web.endpoint import endpoint
 from controlplane.web.schemas import ListOf
 
 router = APIRouter(tags=["identity"])
+router.include_router(member_router)
 router.include_router(key_router)
 router.include_router(seller_router)
 
@@ -168,93 +166,6 @@ def delete_project(call: Call, project_id: str) -> Reply:
     call.audit_target = project_id
     service.delete_project(call.session, call.principal, project_id, _if_sent(call))
     return Reply(None)
-
-
-@endpoint(router, "GET", "/v1/members", permission="members:read", answer=ListOf[MemberOut], summary="List members")
-def list_members(
-    call: Call,
-    limit: Limit = 50,
-    page_token: PageToken = None,
-    state: MemberState = None,
-    created_after: CreatedAfter = None,
-) -> ListOf[MemberOut]:
-    """
-    The tenant's users and service accounts, oldest first; a key of a project sees who has a role in it.
-    """
-    filters = Filters(state, None, created_after)
-    page = service.list_members(call.session, call.principal, PageAsk(limit, page_token), filters).map(MemberOut.of)
-    return ListOf[MemberOut](items=list(page.items), next_page_token=page.next_page_token)
-
-
-@endpoint(
-    router,
-    "POST",
-    "/v1/members",
-    permission="members:write",
-    status=201,
-    answer=MemberOut,
-    summary="Add a member",
-    problems=(404, 409),
-)
-def create_member(call: Call, body: MemberCreate) -> Reply:
-    """
-    The user or service account exists with its roles. Nobody can give a right that the key they call with does not hold.
-    """
-    new = NewMember(body.kind, body.name, body.email or "", _asked(body.roles))
-    view = service.create_member(call.session, call.principal, new)
-    call.audit_target = view.row.id
-    return Reply(MemberOut.of(view), headers={"Location": f"/v1/members/{view.row.id}"}, etag=view.row.version)
-
-
-@endpoint(router, "GET", "/v1/members/{member_id}", permission="members:read", answer=MemberOut, summary="Show a member")
-def get_member(call: Call, member_id: str) -> Reply:
-    """
-    The member with its roles.
-    """
-    view = service.get_member(call.session, call.principal, member_id)
-    return Reply(MemberOut.of(view), etag=view.row.version)
-
-
-@endpoint(
-    router,
-    "PATCH",
-    "/v1/members/{member_id}",
-    permission="members:write",
-    answer=MemberOut,
-    summary="Change a member",
-    problems=(409,),
-)
-def update_member(call: Call, member_id: str, body: MemberChange) -> Reply:
-    """
-    The member has the new name, state and roles. Nobody can give or take a right that they do not hold, and the last owner stays.
-    """
-    call.audit_target = member_id
-    roles = None if body.roles is None else _asked(body.roles)
-    view = service.update_member(call.session, call.principal, member_id, MemberChanges(body.name, body.state, roles))
-    return Reply(MemberOut.of(view), etag=view.row.version)
-
-
-@endpoint(
-    router,
-    "DELETE",
-    "/v1/members/{member_id}",
-    permission="members:write",
-    status=204,
-    summary="Remove a member",
-    problems=(409,),
-)
-def remove_member(call: Call, member_id: str) -> Reply:
-    """
-    The member is gone and its keys are refused within seconds; keys that it made for service accounts stay, and each names its maker.
-    With a key of a project, only the member's roles and keys in that project are gone.
-    """
-    call.audit_target = member_id
-    service.remove_member(call.session, call.principal, member_id)
-    return Reply(None)
-
-
-def _asked(roles: list[RoleIn]) -> tuple[RoleAsk, ...]:
-    return tuple(RoleAsk(one.role, one.project_id) for one in roles)
 
 
 def _if_sent(call: Call) -> service.CheckVersion:

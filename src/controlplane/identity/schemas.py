@@ -109,13 +109,31 @@ class RoleOut(Out):
     """
 
     role: str = Field(description="Which role.", examples=["project_member"])
-    scope_kind: str = Field(description="Level: tenant or project.", examples=["project"])
+    scope_kind: str = Field(description="Level: platform, reseller, tenant or project.", examples=["project"])
     scope_id: str = Field(description="Where it holds.", examples=["prj_01k5x7p3r8w2v6t9q4n0m1c2d3"])
+
+
+class RoleDescription(Out):
+    """
+    A role that can be given.
+    """
+
+    name: str = Field(description="The role.", examples=["project_member"])
+    level: str = Field(description="Where it is given: platform, reseller, tenant or project.", examples=["project"])
+    permissions: list[str] = Field(description="What it may do there and below.", examples=[["clusters:read"]])
+
+
+class RolesOut(Out):
+    """
+    The roles there are.
+    """
+
+    items: list[RoleDescription] = Field(description="From the highest level down.")
 
 
 class MemberCreate(Body):
     """
-    Somebody who shall act in the tenant.
+    Somebody who shall act in the tenant, for the reseller or for the platform.
     """
 
     kind: Literal["user", "service_account"] = Field(default="user", description="A person or a program.", examples=["user"])
@@ -196,19 +214,19 @@ class KeyCreate(Body):
         default=None, min_length=1, max_length=50, description="The only networks it may be used from.", examples=[["192.0.2.0/24"]]
     )
     expires_at: Instant | None = Field(default=None, description="Until when it is accepted.", examples=["2027-01-01T00:00:00Z"])
-
-
-class MemberKeyCreate(KeyCreate):
-    """
-    An API key in a tenant to be made.
-    """
-
     principal_id: str | None = Field(
         default=None,
         max_length=40,
         description="The service account that will act with it; left out: the caller.",
         examples=["prn_01k5x7p3r8w2v6t9q4n0m1c2d3"],
     )
+
+
+class TenantKeyCreate(KeyCreate):
+    """
+    An API key in a tenant to be made.
+    """
+
     project_id: str | None = Field(
         default=None, max_length=40, description="Only for this project.", examples=["prj_01k5x7p3r8w2v6t9q4n0m1c2d3"]
     )
