@@ -28,18 +28,20 @@ from controlplane.jobs.routes import router as jobs
 from controlplane.kit.db import EVERYTHING, raise_wall
 from controlplane.kit.logging import configure
 from controlplane.metering.routes import router as metering
+from controlplane.nodes.routes import router as nodes
 from controlplane.quotas.routes import router as quotas
 from controlplane.settings import Settings
+from controlplane.web import openapi
 from controlplane.web.brand import Brands
 from controlplane.web.edge import EdgeMiddleware, Gate, trusted_networks
 from controlplane.web.endpoint import Edge, refuse_malformed
 from controlplane.web.health import Probe, health_router
 from controlplane.web.limits import Limiter
 from controlplane.web.problems import plain_problem
+from controlplane.web.sharing import Exchange, store_client
 
 log = logging.getLogger(__name__)
-ROUTERS = (tree, catalog, quotas, clusters, jobs, metering)
-PROBE_TIMEOUT_S = 0.5
+ROUTERS = (tree, catalog, quotas, metering, nodes, clusters, jobs)
 REVISION = text("SELECT version_num FROM alembic_version")
 
 
@@ -57,7 +59,14 @@ def create_app(settings: Settings | None = None) -> FastAPI:
         trusted=trusted_networks(settings.trusted_proxies),
         max_body_bytes=settings.max_body_bytes,
     )
-    app = FastAPI(title="GPU cloud API", version="1", openapi_url=None, docs_url=None, redoc_url=None, lifespan=_lifespan(runtime))
+    app = FastAPI(
+        title=openapi.NAME,
+        version=openapi.VERSION,
+        openapi_url=None,
+        docs_url=None,
+        redoc_url=None,
+        lifespan=_lifespan(runtime, limiter),
+    )
     app.state.edge = _edge(runtime)
     app.state.runtime = runtime
     app.add_middleware(EdgeMiddleware, gate=gate)
@@ -66,6 +75,7 @@ def create_app(settings: Settings | None = None) -> FastAPI:
     for router in ROUTERS:
         app.include_router(router)
     app.include_router(health_router(_probes(runtime), frozenset({"database"})))
+    openapi.mount_documents(app)
     return app
 
 
@@ -86,11 +96,16 @@ def _edge(runtime: Runtime) -> Edge:
     )
 
 
-def _lifespan(runtime: Runtime) -> Callable[[FastAPI], AbstractAsyncContextManager[None]]:
+def _lifespan(runtime: Runtime, limiter: Limiter) -> Callable[[FastAPI], AbstractAsyncContextManager[None]]:
     @asynccontextmanager
     async def span(app: FastAPI) -> AsyncIterator[None]:
         del app
         anyio.to_thread.current_default_thread_limiter().total_tokens = runtime.settings.http_threads
+        broker_url = runtime.settings.broker_url.get_secret_value()
+        if broker_url:
+            exchange = Exchange(limiter, store_client(broker_url), prefix=runtime.settings.deployment)
+            exchange.start()
+            runtime.closers.append(exchange.stop)
         try:
             yield
         finally:
@@ -108,8 +123,7 @@ def _find_brand(engine: Engine, host: str) -> identity.Brand | None:
 def _probes(runtime: Runtime) -> dict[str, Probe]:
     newest = migrations.head()
     broker_url = runtime.settings.broker_url.get_secret_value()
-    timeouts = {"socket_timeout": PROBE_TIMEOUT_S, "socket_connect_timeout": PROBE_TIMEOUT_S}
-    broker = redis.Redis.from_url(broker_url, **timeouts) if broker_url else None
+    broker = store_client(broker_url) if broker_url else None
 
     def database() -> str:
         try:

@@ -8,39 +8,79 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from ipaddress import ip_address
 from threading import Lock
-from typing import Generic, TypeVar
+from typing import Protocol
 
-B = TypeVar("B")
 KEPT_S = 30.0
 MOST_HOSTS = 1024
 LONGEST_HOST = 260
 
 
+class Brand(Protocol):
+    """
+    What a reseller's domain shows; a hashable value of the identity room.
+    """
+
+    @property
+    def reseller_id(self) -> str:
+        """
+        Whose.
+        """
+        ...
+
+    @property
+    def name(self) -> str:
+        """
+        For people.
+        """
+        ...
+
+    @property
+    def logo_url(self) -> str:
+        """
+        Empty: none.
+        """
+        ...
+
+    @property
+    def colour(self) -> str:
+        """
+        `#rrggbb`; empty: none.
+        """
+        ...
+
+    @property
+    def support_email(self) -> str:
+        """
+        Empty: none.
+        """
+        ...
+
+
 @dataclass(frozen=True, slots=True)
-class Found(Generic[B]):
+class Found:
     """
     What is known of a host.
     """
 
-    brand: B | None
+    brand: Brand | None
     """None: nobody's domain."""
 
 
-class Brands(Generic[B]):
+class Brands:
     """
     Brands by host name, remembered for half a minute; `look_up` asks the database.
     """
 
-    def __init__(self, look_up: Callable[[str], B | None], *, clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(self, look_up: Callable[[str], Brand | None], *, clock: Callable[[], float] = time.monotonic) -> None:
         self._look_up = look_up
         self._clock = clock
         self._lock = Lock()
-        self._known: OrderedDict[str, tuple[float, B | None]] = OrderedDict()
+        self._known: OrderedDict[str, tuple[float, Brand | None]] = OrderedDict()
 
     def __len__(self) -> int:
         return len(self._known)
 
-    def recall(self, host: str) -> Found[B] | None:
+    def recall(self, host: str) -> Found | None:
         """
         What is known without asking anybody; None when it must be looked up.
         """
@@ -52,7 +92,7 @@ class Brands(Generic[B]):
             return None
         return Found(known[1])
 
-    def find(self, host: str) -> B | None:
+    def find(self, host: str) -> Brand | None:
         """
         The brand of the host, looked up now. What was known before is kept when the database does not answer; without it the failure
         is raised, for a guess might show the wrong name.

@@ -21,7 +21,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from controlplane.kit.errors import DomainError, FieldError, Invalid, NotFound
 from controlplane.kit.ids import new_id
 from controlplane.kit.logging import REQUEST_ID
-from controlplane.web.brand import Brands
+from controlplane.web.brand import Brand, Brands
 from controlplane.web.limits import Limiter, Ticket
 from controlplane.web.payload import check_json
 from controlplane.web.problems import document, plain_problem, problem
@@ -75,7 +75,7 @@ class Gate:
 
     limiter: Limiter
     """Budgets of addresses, keys and tenants."""
-    brands: Brands[Any]
+    brands: Brands
     """Resellers' domains."""
     trusted: tuple[Network, ...]
     """Proxies whose X-Forwarded-For is believed."""
@@ -223,7 +223,7 @@ class EdgeMiddleware:
         if visit.status == 401:  # noqa: PLR2004
             self.gate.limiter.charge_failure(client)
 
-    async def _brand(self, host: str) -> Any:
+    async def _brand(self, host: str) -> Brand | None:
         found = self.gate.brands.recall(host)
         if found is not None:
             return found.brand

@@ -54,7 +54,6 @@ PROBLEMS: dict[int, str] = {
     404: "It does not exist, or this credential may not see it.",
     409: "The present state, a quota or the capacity does not allow this.",
     412: "If-Match names an older version.",
-    413: "The request is too large.",
     422: "The request is malformed.",
     428: "If-Match is required.",
     429: "Too many requests.",
