@@ -4,30 +4,41 @@ A world for jobs: a tenant with a Slurm cluster in the database, the same cluste
 
 from __future__ import annotations
 
+import asyncio
 import json
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass, field
 from datetime import datetime
+from ipaddress import IPv4Address, IPv6Address, ip_address
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any, cast
 
-from sqlalchemy import Table, text
+import httpx
+from fastapi import APIRouter, FastAPI
+from fastapi.exceptions import RequestValidationError
+from sqlalchemy import Engine, Table, text
 from sqlalchemy.orm import Session
+from starlette.types import ASGIApp, Receive, Scope, Send
 
 from controlplane.jobs import service
 from controlplane.jobs.models import JobRow
+from controlplane.jobs.routes import router
 from controlplane.jobs.schemas import JobCreate
 from controlplane.jobs.states import JOB_STATES
 from controlplane.jobs.steps import STEPS
 from controlplane.kit.access import Principal
 from controlplane.kit.db import EVERYTHING, in_transaction
+from controlplane.kit.errors import Unauthenticated
 from controlplane.kit.ids import new_id
 from controlplane.kit.lifecycle import Claim, Driver, Kind, Result, Tempo
 from controlplane.nodes.states import ProviderRef
 from controlplane.providers.adapters.simulated.control import SimControl
 from controlplane.providers.clusters import ClusterSpec, Member
 from controlplane.providers.toolbox import Toolbox
+from controlplane.web.endpoint import Edge, refuse_malformed
+from controlplane.web.streams import StreamTempo
 from tests.conftest import Database, VirtualClock
 
 JOB_RIGHTS = frozenset({"jobs:read", "jobs:create", "jobs:delete", "jobs:logs"})
@@ -351,3 +362,144 @@ def job_world(database: Database, folder: Path, *, nodes: int = 4, **config: Any
         sim.close()
         tools.adapter(provider).close()
         clock.stop()
+
+
+class Keys:
+    """
+    An authenticator over principals that a test hands out and takes back.
+    """
+
+    def __init__(self) -> None:
+        self.known: dict[str, Principal] = {}
+
+    def authenticate(
+        self, authorization: str | None, client: IPv4Address | IPv6Address | None, *, reseller_id: str | None = None
+    ) -> Principal:
+        """The port's."""
+        del client
+        principal = self.known.get((authorization or "").removeprefix("Bearer "))
+        if principal is None or (reseller_id is not None and principal.reseller_id != reseller_id):
+            raise Unauthenticated("Send a valid API key.")
+        return principal
+
+
+@dataclass
+class JobApi:
+    """
+    The jobs room over HTTP.
+    """
+
+    app: ASGIApp
+    """Serves its routes, and those of routers that a test adds."""
+    keys: Keys
+    """Who may call."""
+    nudges: list[tuple[str, str]]
+    """What workers were told."""
+
+    def call(self, key: str, method: str, path: str, body: Any = None, **headers: str) -> httpx.Response:
+        """
+        The answer to one request.
+        """
+        named = {name.replace("_", "-"): value for name, value in headers.items()}
+
+        async def ask() -> httpx.Response:
+            transport = httpx.ASGITransport(self.app)
+            async with httpx.AsyncClient(transport=transport, base_url="http://test") as client:
+                sent = None if body is None else json.dumps(body).encode()
+                kind = {} if body is None else {"Content-Type": "application/json"}
+                return await client.request(method, path, content=sent, headers={"Authorization": f"Bearer {key}", **kind, **named})
+
+        return asyncio.run(ask())
+
+
+class Wire:
+    """
+    One open stream: what came over it so far, read event by event.
+    """
+
+    def __init__(self) -> None:
+        self.status = 0
+        self.headers: dict[str, str] = {}
+        self._frames: asyncio.Queue[str | None] = asyncio.Queue()
+        self._gone = asyncio.Event()
+        self._text = ""
+        self._asked = False
+
+    async def receive(self) -> Any:
+        """ASGI: the request, then, when the client goes, that."""
+        if not self._asked:
+            self._asked = True
+            return {"type": "http.request", "body": b"", "more_body": False}
+        await self._gone.wait()
+        return {"type": "http.disconnect"}
+
+    async def send(self, message: Any) -> None:
+        """ASGI: a part of the answer."""
+        if message["type"] == "http.response.start":
+            self.status = message["status"]
+            self.headers = {name.decode(): value.decode() for name, value in message["headers"]}
+            return
+        self._text += message.get("body", b"").decode()
+        *whole, self._text = self._text.split("\n\n")
+        for frame in whole:
+            self._frames.put_nowait(frame)
+        if not message.get("more_body"):
+            self._frames.put_nowait(None)
+
+    async def next(self, within_s: float = 10.0) -> dict[str, Any] | None:
+        """
+        The next event as {id, event, data} or {comment}; None when the stream has ended.
+        """
+        frame = await asyncio.wait_for(self._frames.get(), within_s)
+        if frame is None:
+            return None
+        fields = dict(line.split(": ", 1) for line in frame.splitlines())
+        if "retry" in fields:
+            return await self.next(within_s)
+        return {**fields, "data": json.loads(fields["data"])} if "data" in fields else {"comment": fields[""]}
+
+    def leave(self) -> None:
+        """
+        The client is gone.
+        """
+        self._gone.set()
+
+
+@asynccontextmanager
+async def opened(api: JobApi, path: str, key: str = "one", **headers: str) -> AsyncIterator[Wire]:
+    """
+    A stream that is being sent; the client leaves at the end.
+    """
+    wire = Wire()
+    where, _, query = path.partition("?")
+    named = {"authorization": f"Bearer {key}", **{name.replace("_", "-").lower(): value for name, value in headers.items()}}
+    scope = {
+        "type": "http", "http_version": "1.1", "method": "GET", "path": where, "raw_path": where.encode(), "root_path": "",
+        "query_string": query.encode(), "scheme": "http", "client": ("192.0.2.7", 1), "server": ("test", 80),
+        "headers": [(name.encode(), value.encode()) for name, value in named.items()],
+    }  # fmt: skip
+    task = asyncio.create_task(cast("Any", api.app(scope, wire.receive, wire.send)))
+    try:
+        yield wire
+    finally:
+        wire.leave()
+        await asyncio.wait_for(task, 10)
+
+
+def job_api(engine: Engine, tempo: StreamTempo | None = None, *routers: APIRouter) -> JobApi:
+    """
+    An application that serves jobs as the real one does, as far as the edge goes.
+    """
+    app, keys, nudges = FastAPI(), Keys(), list[tuple[str, str]]()
+    app.state.edge = Edge(engine, keys, nudges.extend)
+    app.state.stream_tempo = tempo or StreamTempo(poll_s=0.01, recheck_s=0.05)
+    app.add_exception_handler(RequestValidationError, cast("Any", refuse_malformed))
+    for one in (router, *routers):
+        app.include_router(one)
+    limiter = SimpleNamespace(check_key=lambda _principal, *, cheap: None)
+
+    async def edge(scope: Scope, receive: Receive, send: Send) -> None:
+        scope["state"] = {"request_id": "req_test", "client": ip_address("192.0.2.7"), "limiter": limiter, "body": b""}
+        await app(scope, receive, send)
+
+    return JobApi(edge, keys, nudges)

@@ -27,14 +27,15 @@ from starlette.types import Receive, Scope, Send
 
 from controlplane.kit.access import Principal
 from controlplane.kit.db import raise_wall
-from controlplane.kit.errors import DomainError, FieldError, Invalid, TooMany, Unavailable
-from controlplane.web.endpoint import PROBLEMS, Audience, Edge, Rule, _allow
+from controlplane.kit.errors import DomainError, FieldError, Invalid, TooMany
+from controlplane.web.endpoint import Audience, Edge, Rule, _allow, _answer, _declared
 from controlplane.web.problems import problem
-from controlplane.web.schemas import Problem, plain
+from controlplane.web.schemas import plain
 
 log = logging.getLogger(__name__)
 T = TypeVar("T")
 LONGEST_POSITION = 200
+OPENED = 200
 
 News = list[tuple[str, str, dict[str, Any]]]
 """(position behind it, event name, data), in order."""
@@ -158,30 +159,20 @@ LAST_EVENT_ID = {
 }
 
 
-def _declared(code: int) -> dict[str, Any]:
-    return {"model": Problem, "description": PROBLEMS[code], "content": {"application/problem+json": {}}}
-
-
 async def event_stream(request: Request, poll: Poll, *, rule: Rule, start: str = "") -> Response:
     """
     The answer to the request: a stream of what `poll` finds from Last-Event-ID (or `start`) on, or a problem.
     """
     room = _room(request)
     watch = _Watch(request, poll, rule, request.headers.get("last-event-id") or start)
-    try:
-        if len(watch.position) > LONGEST_POSITION or not watch.position.isprintable():
-            wrong = FieldError("header.Last-Event-ID", "invalid_position", "Send the id of an event of this stream.")
-            raise Invalid("The position is not one of ours.", errors=[wrong])
-        principal = await room.hop(watch.open)
-        if room.open[principal.id] >= room.tempo.per_principal:
-            words = f"{room.tempo.per_principal} streams are open with this credential; close one first."
-            raise TooMany(words, limit=room.tempo.per_principal, retry_after_s=5.0)
-    except DomainError as error:
-        return problem(error, request.state.request_id)
-    except (DBAPIError, PoolTimeout):
-        return problem(Unavailable("The database does not answer. Try again soon."), request.state.request_id)
+    refusal = await room.hop(watch.open)
+    if watch.principal is None or refusal.status_code != OPENED:
+        return refusal
+    if room.open[watch.principal.id] >= room.tempo.per_principal:
+        words = f"{room.tempo.per_principal} streams are open with this credential; close one first."
+        return problem(TooMany(words, limit=room.tempo.per_principal, retry_after_s=5.0), request.state.request_id)
     headers = {"Cache-Control": "no-store", "X-Accel-Buffering": "no", "X-Request-Id": request.state.request_id}
-    return _HeldResponse(room, principal.id, _frames(room, watch), headers)
+    return _HeldResponse(room, watch.principal.id, _frames(room, watch), headers)
 
 
 def _room(request: Request) -> _Room:
@@ -221,37 +212,42 @@ class _Watch:
         self.position = position
         self.news: News = []
         self.over = False
+        self.principal: Principal | None = None
         self._request = request
         self._edge: Edge = request.app.state.edge
         self._poll = poll
         self._rule = rule
-        self._principal: Principal | None = None
         self._accepted_at = 0.0
 
-    def open(self) -> Principal:
+    def open(self) -> Response:
         """
-        The credential is accepted and the first look taken. Raises what the answer shall be.
+        The credential is accepted and the first look taken, when the answer's status is OPENED; else it is the problem.
         """
-        principal = self._accept()
-        self._request.state.principal = principal
-        self._request.state.limiter.check_key(principal, cheap=False)
+        return _answer(self._rule, self._request, self._open)
+
+    def _open(self, principal: Principal) -> Response:
+        if len(self.position) > LONGEST_POSITION or not self.position.isprintable():
+            wrong = FieldError("header.Last-Event-ID", "invalid_position", "Send the id of an event of this stream.")
+            raise Invalid("The position is not one of ours.", errors=[wrong])
+        self.principal, self._accepted_at = principal, monotonic()
         self._look(principal)
-        return principal
+        return Response(status_code=OPENED)
 
     def look(self, recheck_s: float) -> None:
         """
         The news are those since the last look. Raises DomainError when the credential does not allow it any more.
         """
-        principal = self._principal
-        if principal is None or monotonic() - self._accepted_at >= recheck_s:
-            principal = self._accept()
-        self._look(principal)
+        if self.principal is None or monotonic() - self._accepted_at >= recheck_s:
+            self.principal = self._accept()
+        self._look(self.principal)
 
     def _accept(self) -> Principal:
-        at = monotonic()
-        principal = self._edge.authenticator.authenticate(self._request.headers.get("authorization"), self._request.state.client)
+        self._accepted_at = monotonic()
+        brand = getattr(self._request.state, "brand", None)
+        principal = self._edge.authenticator.authenticate(
+            self._request.headers.get("authorization"), self._request.state.client, reseller_id=brand.reseller_id if brand else None
+        )
         _allow(principal, self._rule, self._request)
-        self._principal, self._accepted_at = principal, at
         return principal
 
     def _look(self, principal: Principal) -> None:
