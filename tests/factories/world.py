@@ -13,6 +13,7 @@ from sqlalchemy import Engine, text
 from sqlalchemy.orm import Session
 
 from controlplane import bootstrap, seeding
+from controlplane.identity import service as identity
 from controlplane.kit.access import Principal
 from controlplane.kit.db import EVERYTHING, in_transaction
 from controlplane.kit.lifecycle import Driver
@@ -22,11 +23,14 @@ from controlplane.settings import Settings
 from tests.conftest import Database
 
 MASTER_KEY = "AAECAwQFBgcICQoLDA0ODxAREhMUFRYXGBkaGxwdHh8="
-FLEET = {
-    "name": "small",
-    "region": "test",
-    "templates": {},
-}
+
+
+NEXT_DUE = """
+    SELECT extract(epoch FROM min(due_at) - cp_clock()) AS pause_s FROM (
+      SELECT due_at FROM nodes WHERE due_at IS NOT NULL
+      UNION ALL SELECT due_at FROM clusters WHERE due_at IS NOT NULL AND state NOT IN ('running', 'degraded', 'placing')
+      UNION ALL SELECT due_at FROM jobs WHERE due_at IS NOT NULL) waiting
+"""
 
 
 @dataclass
@@ -51,8 +55,8 @@ class World:
     """Where the simulator keeps its world."""
     clock: Any = None
     """The virtual clock of database and simulator, if there is one."""
-    sites: tuple[str, ...] = field(default=())
-    """Sites of the region."""
+    people: tuple[tuple[Principal, str], ...] = field(default=())
+    """Owners of two tenants, each with a project."""
 
     @property
     def engine(self) -> Engine:
@@ -85,20 +89,17 @@ class World:
             done += driver.apply([driver.step(claim, self.tools) for claim in driver.claim(100)])
         return done
 
-    def settle(self, *, looks: int = 400, advance_s: float = 5.0) -> None:
+    def settle(self, *, looks: int = 600) -> None:
         """
         Nothing is due any more; the clock is advanced while rows only wait.
         """
         for _ in range(looks):
             if self.tick():
                 continue
-            waiting = self.rows(
-                "SELECT 1 FROM (SELECT due_at, state FROM nodes UNION ALL SELECT due_at, state FROM clusters UNION ALL"
-                " SELECT due_at, state FROM jobs) r WHERE due_at IS NOT NULL AND state NOT IN ('running', 'degraded') LIMIT 1"
-            )
-            if not waiting:
+            pause = self.rows(NEXT_DUE)[0].pause_s
+            if pause is None:
                 return
-            self.clock.advance(advance_s)
+            self.clock.advance(max(0.001, float(pause)))
         stuck = self.rows(
             "SELECT kind, id, state, step, reason, detail, attempts, due_at <= cp_clock() AS due FROM (SELECT 'node' AS kind, id, state, step, reason, detail,"
             " attempts, due_at FROM nodes UNION ALL SELECT 'cluster', id, state, step, reason, detail, attempts, due_at FROM clusters UNION ALL"
@@ -154,17 +155,32 @@ def make_world(database: Database, folder: Path, *, fleet: str = "demo", profile
             deployment="cp", now=clock, open_secrets=lambda provider_id, sealed: bootstrap.open_secrets(sealer, provider_id, sealed)
         )
     )
-    world = World(
+    owner = _owner(database, keys)
+    return World(
         database=database,
         settings=settings,
         keys=keys,
-        tenant=_owner(database, keys),
+        tenant=owner,
+        people=((owner, keys.project_id), _second_tenant(database, keys)),
         drivers=dict(bootstrap.drivers(database.engine, settings)),
         tools=tools,
         region=region,
         clock=clock,
     )
-    return world
+
+
+def _second_tenant(database: Database, keys: seeding.DemoKeys) -> tuple[Principal, str]:
+    operator = identity.KeyAuthenticator(database.engine).authenticate(f"Bearer {keys.operator_key}", None)
+
+    def make(session: Session) -> tuple[Principal, str]:
+        limits = {"gpus": 512, "clusters": 20, "keys": 100, "operations": 100}
+        tenant = identity.create_tenant(session, operator, identity.Described("second"), limits=limits)
+        row, key = identity.create_owner(session, operator, tenant.id, name="Bob", email="bob@second.example")
+        owner = seeding.tenant_principal(tenant.id, tenant.reseller_id, row.id, key.view.row.id)
+        return owner, identity.create_project(session, owner, identity.Described("main")).id
+
+    made: tuple[Principal, str] = in_transaction(database.engine, EVERYTHING, make)
+    return made
 
 
 def _owner(database: Database, keys: seeding.DemoKeys) -> Principal:

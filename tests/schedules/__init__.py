@@ -1,0 +1,3 @@
+"""
+Schedules: the whole control plane in one thread, interleaved, crashed and healed by a seed.
+"""
