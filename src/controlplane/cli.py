@@ -9,12 +9,15 @@ import sys
 from typing import Annotated, NoReturn
 
 import typer
+from sqlalchemy.exc import OperationalError
 
 from controlplane import bootstrap as wiring
 from controlplane import migrations
+from controlplane.kit.errors import DomainError
 from controlplane.local import addresses
 from controlplane.local.commands import THREADS, api_command, worker_command
 from controlplane.local.doctor import examine
+from controlplane.local.errors import LocalError
 from controlplane.local.up import up as run_everything
 from controlplane.settings import Settings
 
@@ -111,9 +114,14 @@ def become(command: list[str]) -> NoReturn:
 
 def main() -> None:
     """
-    The command line has been carried out.
+    The command line has been carried out; what kept it from that is told in words, not as a traceback.
     """
-    app()
+    try:
+        app()
+    except (DomainError, LocalError) as error:
+        sys.exit(str(error))
+    except OperationalError as error:
+        sys.exit(f"The database cannot be used: {' '.join(str(error.orig).split())}\n`controlplane doctor` says more.")
 
 
 if __name__ == "__main__":

@@ -137,6 +137,7 @@ class MainJob:
                 "cluster_id": cluster_id,
                 "nodes": NODES,
                 "gpus_per_node": GPUS_PER_NODE,
+                "tasks_per_node": 1,
                 "script": SCRIPT,
                 "time_limit_s": TIME_LIMIT_S,
             }

@@ -21,7 +21,7 @@ from controlplane import bootstrap, migrations
 from controlplane.local import addresses
 from controlplane.local.client import ApiClient
 from controlplane.local.commands import api_command, worker_command
-from controlplane.local.demo import MainJob, Order
+from controlplane.local.demo import NODES, MainJob, Order
 from controlplane.local.errors import LocalError, PortTaken
 from controlplane.local.hold import held
 from controlplane.local.interrupts import Interrupts, StopRequested
@@ -35,6 +35,7 @@ from controlplane.settings import Settings
 
 APP_ROLE = "controlplane_app"
 TEND_EVERY_S = 0.2
+FLEET_DEADLINE_S = 60.0
 KEY_NAMES = ("operator_key", "reseller_key", "tenant_key")
 PASSED_ON = ("HOME", "LANG", "LC_ALL", "PATH", "TMPDIR", "TZ", "SSL_CERT_FILE", "VIRTUAL_ENV", "USER")
 
@@ -125,6 +126,7 @@ class Up:
             write_private(running, json.dumps(told(settings), indent=2))
             self._api_and_workers(settings)
             keys = self._region(settings)
+            self._fleet(keys)
             code = self._main_job(keys)
             if not self._options.once:
                 self._progress.say(self._summary(keys))
@@ -236,6 +238,20 @@ class Up:
             self._keys.keep(**{name: str(value) for name, value in asdict(keys).items()})
         return keys
 
+    def _fleet(self, keys: DemoKeys) -> None:
+        """
+        Enough nodes have been inspected, tested and wiped for the main job.
+        """
+        until_s = time.monotonic() + FLEET_DEADLINE_S
+        with self._progress.step("nodes inspected, tested and wiped") as step, ApiClient(self._url, keys.operator_key) as api:
+            while True:
+                free = {(each["site"], each["instance_type"]): each["free"] for each in api.get("/v1/availability")["items"]}
+                self._progress.change(step, f"nodes inspected, tested and wiped: {sum(free.values())} can be sold")
+                if free.get((keys.site, keys.instance_type), 0) >= NODES or time.monotonic() > until_s:
+                    return
+                self._supervisor.tend()
+                time.sleep(TEND_EVERY_S)
+
     def _main_job(self, keys: DemoKeys) -> int:
         self._progress.heading("The main job, as the tenant would do it through the API")
         order = Order(project_id=keys.project_id, site=keys.site, instance_type=keys.instance_type)
@@ -261,7 +277,7 @@ class Up:
     def _summary(self, keys: DemoKeys) -> str:
         call = f'curl -sH "Authorization: Bearer $KEY" {self._url}'
         return f"""
-Serving on {self._url} (documentation: {self._url}/docs). Keys, also in {_shown(self._data_dir / "keys.json")}:
+Serving on {self._url}. Keys, also in {_shown(self._data_dir / "keys.json")}:
 
   operator   {keys.operator_key}
   reseller   {keys.reseller_key}
