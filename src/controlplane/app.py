@@ -19,6 +19,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from controlplane import migrations
+from controlplane.activity.routes import router as activity
 from controlplane.bootstrap import Runtime, build
 from controlplane.catalog.routes import router as catalog
 from controlplane.clusters.routes import router as clusters
@@ -26,6 +27,7 @@ from controlplane.identity import service as identity
 from controlplane.identity.routes import router as tree
 from controlplane.jobs.routes import router as jobs
 from controlplane.kit.db import EVERYTHING, raise_wall
+from controlplane.kit.errors import Unavailable
 from controlplane.kit.logging import configure
 from controlplane.metering.routes import router as metering
 from controlplane.nodes.routes import router as nodes
@@ -41,7 +43,7 @@ from controlplane.web.problems import plain_problem
 from controlplane.web.sharing import Exchange, store_client
 
 log = logging.getLogger(__name__)
-ROUTERS = (tree, catalog, quotas, metering, nodes, clusters, jobs)
+ROUTERS = (tree, catalog, quotas, metering, nodes, clusters, jobs, activity)
 REVISION = text("SELECT version_num FROM alembic_version")
 
 
@@ -115,9 +117,12 @@ def _lifespan(runtime: Runtime, limiter: Limiter) -> Callable[[FastAPI], Abstrac
 
 
 def _find_brand(engine: Engine, host: str) -> identity.Brand | None:
-    with Session(engine) as session:
-        raise_wall(session, EVERYTHING)
-        return identity.brand_for_host(session, host)
+    try:
+        with Session(engine) as session:
+            raise_wall(session, EVERYTHING)
+            return identity.brand_for_host(session, host)
+    except SQLAlchemyError:
+        raise Unavailable("The database does not answer; the request changed nothing. Try again soon.") from None
 
 
 def _probes(runtime: Runtime) -> dict[str, Probe]:
