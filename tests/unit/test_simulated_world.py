@@ -62,6 +62,16 @@ def _document() -> dict[str, object]:
     return {"fleet": "f", "region": "r", "templates": {"x": template}, "sites": [{"name": "s1", "blocks": [block]}]}
 
 
+def test_the_adapter_tells_where_each_machine_stands(tmp_path: Path) -> None:
+    """The place of every listed machine, from the same fleet file; only a shared NVLink domain is named."""
+    sim = build(AdapterInput("prv_1", {"path": str(tmp_path / "w.sqlite")}, {}, "test", lambda: START))
+    places = {one.ref: one for one in sim.list_positions()}
+    assert set(places) == {one.ref for one in sim.list_machines().machines}
+    assert places["ams1-b2-l1-r2-n03"].leaf == "ams1-b2-l1"
+    assert places["ams1-b2-l1-r2-n03"].nvlink_domain is None
+    assert places["ams1-b3-l1-r1-n18"].nvlink_domain == "ams1-b3-l1-r1"
+
+
 @pytest.mark.parametrize(
     ("path", "value", "words"),
     [
