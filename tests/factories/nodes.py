@@ -7,7 +7,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -15,15 +15,17 @@ from fastapi import FastAPI
 from sqlalchemy import Engine, text
 from sqlalchemy.orm import Session
 
-from controlplane import bootstrap
 from controlplane.activity.routes import router as activity
 from controlplane.catalog import service as catalog
 from controlplane.clusters.routes import router as clusters
 from controlplane.kit.ids import new_id
+from controlplane.kit.outcome import Outcome
 from controlplane.kit.secrets import Sealer
 from controlplane.nodes import service
 from controlplane.nodes.routes import router as nodes
 from controlplane.nodes.states import NODE_STATES, Expected, NodeSnapshot, ProviderRef
+from controlplane.nodes.steps import STEPS
+from controlplane.providers.adapters.simulated.control import SimControl
 from controlplane.providers.toolbox import Toolbox
 from tests.factories.identity import Branch, Caller, Tree, make_tree, small_app, work
 
@@ -161,9 +163,9 @@ def hold_for(fleet: Fleet, branch: Branch, node: int = 0) -> str:
     """
     allocation = f"alc_{node}"
     fleet.sql(
-        "INSERT INTO allocations (id, instance_id, node_id, tenant_id, reseller_id, project_id, cluster_id, node_set_id, instance_type, site,"
-        " gpus, state, network, during, charged) VALUES (:id, :instance, :node, :tenant, :reseller, :project, 'clu_x', 'nds_x', :type, :site,"
-        " 8, 'active', 'net', tstzrange(cp_clock(), NULL, '[)'), false)",
+        "INSERT INTO allocations (id, instance_id, node_id, tenant_id, reseller_id, project_id, cluster_id, node_set_id,"
+        " instance_type, site, gpus, state, network, during, charged) VALUES (:id, :instance, :node, :tenant, :reseller, :project,"
+        " 'clu_x', 'nds_x', :type, :site, 8, 'active', 'net', tstzrange(cp_clock(), NULL, '[)'), false)",
         id=allocation,
         instance=f"ins_{node}",
         node=fleet.node_ids[node],
@@ -177,33 +179,62 @@ def hold_for(fleet: Fleet, branch: Branch, node: int = 0) -> str:
     return allocation
 
 
+@dataclass
+class StepGround:
+    """
+    What a step of the first machine works on: a simulated provider on a clock that the test moves.
+    """
+
+    provider: ProviderRef
+    """The provider."""
+    tools: Toolbox
+    """How steps reach it."""
+    sim: SimControl
+    """The hand that reaches into it."""
+    clock: list[datetime]
+    """Its one entry is the time."""
+
+    def later(self, seconds: float) -> None:
+        """
+        Time has passed.
+        """
+        self.clock[0] += timedelta(seconds=seconds)
+
+    def snapshot(self, state: str, **changes: Any) -> NodeSnapshot:
+        """
+        What a step of the first machine gets.
+        """
+        made = NodeSnapshot(
+            id="nod_1",
+            state=state,
+            step="",
+            ref=REFS[0],
+            provider=self.provider,
+            expected=Expected("H100-SXM5-80GB", 8, 2048),
+            task_id="tsk_1",
+        )
+        return replace(made, **changes)
+
+    def run(self, state: str, **changes: Any) -> Outcome:
+        """
+        What the state's step says.
+        """
+        return STEPS[state](self.snapshot(state, **changes), self.tools)
+
+
 @contextmanager
-def step_ground(folder: Path) -> Iterator[tuple[ProviderRef, Toolbox]]:
+def step_ground(folder: Path, **config: Any) -> Iterator[StepGround]:
     """
-    A provider and the tools by which steps reach it, on a clock that stands still.
+    A ground of its own.
     """
-    provider = ProviderRef("prv_test", "simulated", {"path": str(folder / "region.sqlite"), "fleet": "demo"}, None, 1)
-    sealer = Sealer.from_base64(MASTER_KEY)
-    tools = Toolbox(
-        deployment="test", now=lambda: NOW, open_secrets=lambda one, sealed: bootstrap.open_secrets(sealer, one, sealed)
-    )
+    path = folder / "region.sqlite"
+    clock = [NOW]
+    provider = ProviderRef("prv_test", "simulated", {"path": str(path), "fleet": "demo", **config}, None, 1)
+    tools = Toolbox(deployment="test", now=lambda: clock[0], open_secrets=lambda _id, _sealed: {})
+    tools.adapter(provider)
+    sim = SimControl(path, now=lambda: clock[0])
     try:
-        yield provider, tools
+        yield StepGround(provider, tools, sim, clock)
     finally:
+        sim.close()
         tools.adapter(provider).close()
-
-
-def snapshot(provider: ProviderRef, state: str, **changes: Any) -> NodeSnapshot:
-    """
-    What a step of the first machine gets.
-    """
-    made = NodeSnapshot(
-        id="nod_1",
-        state=state,
-        step="",
-        ref=REFS[0],
-        provider=provider,
-        expected=Expected("H100-SXM5-80GB", 8, 2048),
-        task_id="tsk_1",
-    )
-    return replace(made, **changes)

@@ -176,7 +176,14 @@ def test_a_providers_secrets_leave_by_no_door(fleet: Fleet) -> None:
     path = f"/v1/admin/providers/{made.json()['id']}"
     again = call("POST", "/v1/admin/providers", _register(fleet), once="k1")
     assert again.json() == made.json()
-    shown = [made, again, call("GET", path), call("GET", "/v1/admin/providers"), call("GET", "/v1/audit-events"), call("GET", "/v1/events")]
+    shown = [
+        made,
+        again,
+        call("GET", path),
+        call("GET", "/v1/admin/providers"),
+        call("GET", "/v1/audit-events"),
+        call("GET", "/v1/events"),
+    ]
     assert not [one.url for one in shown if CANARY in one.text]
     assert call("GET", path).json()["has_secrets"] is True
     rows = fleet.do(
@@ -244,10 +251,9 @@ def test_providers_are_asked_in_turn(fleet: Fleet, tmp_path: Path) -> None:
     (due,) = fleet.do(lambda session: checking.due_providers(session, 10))
     assert fleet.do(lambda session: checking.due_providers(session, 10)) == []
     fleet.call()("POST", "/v1/admin/nodes", {"provider_id": fleet.provider_id, "nodes": [ENTRY | {"ref": "not-there"}]})
-    with step_ground(tmp_path) as (_, tools):
-        seen = check(due, tools)
-        fleet.do(lambda session: checking.store(session, due.id, seen))
-        tools.adapter(due).close()
+    with step_ground(tmp_path) as ground:
+        seen = check(due, ground.tools)
+    fleet.do(lambda session: checking.store(session, due.id, seen))
     body = fleet.call()("GET", f"/v1/admin/providers/{fleet.provider_id}").json()
     assert "slurm" in body["capabilities"]["products"]
     assert (body["seen_at"] is not None, body["problem"]) == (True, "")
