@@ -64,12 +64,24 @@ class JsonFormatter(logging.Formatter):
         return json.dumps(line, ensure_ascii=True, default=lambda value: _text(repr(value)))
 
 
+class _StandardError(logging.Handler):
+    """
+    Writes to whatever stderr is at that moment: it may be redirected after the start.
+    """
+
+    def emit(self, record: logging.LogRecord) -> None:
+        try:
+            sys.stderr.write(self.format(record) + "\n")
+        except Exception:  # noqa: BLE001 - the standard way out: a log line must not fail what it tells of
+            self.handleError(record)
+
+
 def configure(level: str, stream: TextIO | None = None) -> None:
     """
     Everything this process logs is JSON on stderr, from the level up; the web server's own access lines are off, as the edge
     writes one line per request that knows more.
     """
-    handler = logging.StreamHandler(stream or sys.stderr)
+    handler: logging.Handler = logging.StreamHandler(stream) if stream else _StandardError()
     handler.setFormatter(JsonFormatter())
     root = logging.getLogger()
     for old in list(root.handlers):

@@ -61,15 +61,11 @@ def decode_token(token: str, *, field: str = "query.page_token") -> str:
     The position in a token. Raises Invalid for what was never handed out.
     """
     try:
-        if len(token) > LONGEST_TOKEN:
-            raise ValueError
         position = base64.b64decode(token.encode("ascii") + b"=" * (-len(token) % 4), altchars=b"-_", validate=True).decode("ascii")
-        if not position.isprintable():
-            raise ValueError
     except (ValueError, binascii.Error, UnicodeError):
-        raise Invalid(
-            "The page token is not one of ours.", errors=[FieldError(field, "invalid_token", "Use a next_page_token.")]
-        ) from None
+        position = ""
+    if not position or not position.isprintable() or len(token) > LONGEST_TOKEN:
+        raise Invalid("The page token is not one of ours.", errors=[FieldError(field, "invalid_token", "Use a next_page_token.")])
     return position
 
 

@@ -2,6 +2,7 @@
 Whose domain a request came to.
 """
 
+import functools
 import time
 from collections import OrderedDict
 from collections.abc import Callable
@@ -122,6 +123,7 @@ def host_name(host: str) -> str:
     return host.partition(":")[0].rstrip(".").lower()
 
 
+@functools.lru_cache(maxsize=1024)
 def may_be_a_domain(name: str) -> bool:
     """
     Whether a reseller can own the name: not an address, not this machine.

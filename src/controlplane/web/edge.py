@@ -6,6 +6,7 @@ Plain ASGI, so that streams stream and small requests cost microseconds.
 
 import asyncio
 import contextlib
+import functools
 import logging
 import re
 import time
@@ -312,6 +313,7 @@ def client_address(peer: Sequence[Any] | None, forwarded: str, trusted: Sequence
     return address
 
 
+@functools.lru_cache(maxsize=4096)
 def parse_address(words: str) -> Address | None:
     """
     The address in the words, with or without a port, IPv4 inside IPv6 unwrapped; None when there is none.

@@ -102,6 +102,7 @@ NOUN_TAGS = {
     "members": "Account",
     "tenant": "Account",
     "whoami": "Account",
+    "roles": "Account",
     "healthz": "Health",
     "readyz": "Health",
 }
@@ -186,7 +187,7 @@ def build(app: FastAPI) -> dict[str, Any]:
     for path, method, operation in operations(document):
         told = _complete(operation, tag_of(path), open_to_all=path in OPEN, changes=method != "get")
         components.setdefault("responses", {}).update(told)
-    _number_tags(document)
+    _list_tags(document)
     return _renamed(document)
 
 
@@ -204,7 +205,7 @@ def branded(whole: dict[str, Any], brand: Brand | None) -> dict[str, Any]:
         if operation.get("x-audience") == "operator" or path in OPEN:
             del document["paths"][path][method]
     document["paths"] = {path: item for path, item in document["paths"].items() if item}
-    _number_tags(document)
+    _list_tags(document)
     _drop_unused(document)
     return document
 
@@ -254,10 +255,11 @@ def _complete(operation: dict[str, Any], tag: str, *, open_to_all: bool, changes
             response["description"] = "Accepted; the change goes on." if code == "202" else "Done." if changes else "As it is now."
         names = ["X-Request-Id"] if open_to_all else [name for name in HEADERS if name != "Retry-After"]
         response["headers"] = {name: {"$ref": f"#/components/headers/{name}"} for name in names}
+    operation["responses"] = dict(sorted(responses.items()))
     return problems
 
 
-def _number_tags(document: dict[str, Any]) -> None:
+def _list_tags(document: dict[str, Any]) -> None:
     used = {tag for _, _, operation in operations(document) for tag in operation["tags"]}
     document["tags"] = [{"name": name, "description": words} for name, words in TAGS.items() if name in used]
 
