@@ -260,8 +260,10 @@ def test_an_order_names_a_cluster_of_its_own_project(world: JobWorld) -> None:
     world.customers[0].cluster = "clu_none"
     with pytest.raises(NotFound) as unknown:
         world.order()
-    world.customers[0].cluster = mine
-    assert str(foreign.value) == str(unknown.value)
+    world.customers[0].cluster, world.customers[0].project = mine, other.project
+    with pytest.raises(NotFound) as elsewhere:
+        world.order()
+    assert str(foreign.value) == str(unknown.value) == str(elsewhere.value)
 
 
 def test_orders_that_cannot_be_are_refused(world: JobWorld) -> None:

@@ -138,8 +138,9 @@ def test_a_stream_ends_with_the_right_to_read_it(setting: Setting, lose: Callabl
             assert await _event(wire) is not None
             lose(setting.api.keys)
             rest = []
-            while (event := await _event(wire)) is not None:
-                rest.append(event)
+            async with asyncio.timeout(5):  # long before its lifetime
+                while (event := await _event(wire)) is not None:
+                    rest.append(event)
             return rest
 
     assert asyncio.run(follow()) == []
