@@ -33,8 +33,8 @@ DEPLOYMENT = "test"
 FIRST_PORT = 18000
 PORTS_EACH = 30
 SLOTS = 400
-# accounts of Debian that own no running process: scrubbing kills what their owners run
-USERS = ("games", "man", "lp", "mail", "news", "uucp", "proxy", "backup", "list", "irc")
+# accounts of Debian that own no running process: scrubbing kills what their owners run, so no two kits share one
+USERS = (("games", "man"), ("lp", "mail"), ("news", "uucp"), ("proxy", "backup"), ("list", "irc"))
 EXTRA = """
 PartitionName=tenants Nodes={nodes} ReqResv=YES MaxTime=INFINITE PriorityTier=1 PreemptMode=REQUEUE
 PartitionName=admin Nodes={nodes} AllowGroups=root MaxTime=INFINITE PriorityTier=1 PreemptMode=OFF
@@ -84,7 +84,18 @@ class SlurmKit:
         """
         What scontrol of this cluster's version printed.
         """
-        return self.run("exec", "scontrol", *arguments)
+        return self.slurm("scontrol", *arguments)
+
+    def slurm(self, *command: str) -> str:
+        """
+        What a Slurm command of this cluster's version printed; it has succeeded.
+        """
+        if self.root:
+            return self.run("exec", *command)
+        env = {**os.environ, "SLURM_CONF": str(self.base / "etc" / "slurm.conf")}
+        done = subprocess.run(command, env=env, check=False, capture_output=True, text=True, timeout=60)
+        assert done.returncode == 0, f"{' '.join(command)}: {done.stdout}{done.stderr}"
+        return done.stdout.strip()
 
     def secrets(self, *, mint: bool = False) -> dict[str, str]:
         """
@@ -99,9 +110,10 @@ class SlurmKit:
         As an operator would register this Slurm.
         """
         work = self.base / "work"
+        inside = {"argv_prefix": [str(KIT), "exec"], "env": {"SLURMKIT_BASE": str(self.base), "SLURMKIT_QUIET": "1"}}
         return {
             "url": self.url,
-            "cli": {"argv_prefix": [str(KIT), "exec"], "env": {"SLURMKIT_BASE": str(self.base), "SLURMKIT_QUIET": "1"}},
+            "cli": inside if self.root else {"env": {"SLURM_CONF": str(self.base / "etc" / "slurm.conf")}},
             "partition": "tenants",
             "admin_partition": "admin",
             "node_gres": {GPU_MODEL: GPU_TYPE},
@@ -132,12 +144,13 @@ def running_kit(*, nodes: int = 4, root: str = "", extra: str = "") -> Iterator[
     if not root:
         _ensure_installed()
     _sweep()
-    kit = _started(nodes, root, extra)
-    try:
-        _prepare(kit)
-        yield kit
-    finally:
-        subprocess.run([str(KIT), "clean"], env=kit.env, check=True, capture_output=True, timeout=120)
+    with _own_users() as users:
+        kit = _started(nodes, root, extra, users)
+        try:
+            _prepare(kit)
+            yield kit
+        finally:
+            subprocess.run([str(KIT), "clean"], env=kit.env, check=True, capture_output=True, timeout=120)
 
 
 @cache
@@ -151,12 +164,36 @@ def session_kit() -> SlurmKit:
     return kit
 
 
+@cache
+def other_kit() -> SlurmKit:
+    """
+    The same with another release: 24.11 in a chroot that is made once and kept.
+    """
+    root = os.environ.get("CONTROLPLANE_SLURM_ROOT", "/var/tmp/controlplane-slurm-trixie")
+    _ensure_installed()
+    done = subprocess.run([str(KIT), "install-root", root, "trixie"], check=False, capture_output=True, text=True, timeout=290)
+    if done.returncode:
+        unusable(f"another release cannot be installed: {done.stderr[-300:]}")
+    stack = ExitStack()
+    kit = stack.enter_context(running_kit(root=root))
+    atexit.register(stack.close)
+    return kit
+
+
 @pytest.fixture(scope="session")
 def slurm_kit() -> SlurmKit:
     """
     The same, as a fixture.
     """
     return session_kit()
+
+
+SLOW = (
+    pytest.mark.slurm,
+    pytest.mark.slow,
+    pytest.mark.skipif(os.environ.get("CONTROLPLANE_SLOW") != "1", reason="slow: runs with CONTROLPLANE_SLOW=1"),
+)
+"""Marks of what has a target of its own."""
 
 
 def unusable(reason: str) -> NoReturn:
@@ -193,7 +230,7 @@ def _sweep() -> None:
             subprocess.run([str(KIT), "clean"], env=env, check=False, capture_output=True, timeout=120)
 
 
-def _started(nodes: int, root: str, extra: str) -> SlurmKit:
+def _started(nodes: int, root: str, extra: str, users: tuple[str, str]) -> SlurmKit:
     if os.geteuid() != 0:
         unusable("jobs can only run as tenants' users when root starts Slurm")
     said = ""
@@ -207,7 +244,7 @@ def _started(nodes: int, root: str, extra: str) -> SlurmKit:
             base=base,
             port=FIRST_PORT + slot * PORTS_EACH,
             nodes=tuple(f"n{number}" for number in range(1, nodes + 1)),
-            users=_users(slot),
+            users=users,
             root=root,
         )
         env: Mapping[str, str] = {
@@ -226,10 +263,20 @@ def _started(nodes: int, root: str, extra: str) -> SlurmKit:
     pytest.fail(f"Slurm does not start: {said[-1000:]}")
 
 
-def _users(slot: int) -> tuple[str, ...]:
-    pairs = len(USERS) // 2
-    first = slot % pairs
-    return USERS[2 * first], USERS[2 * first + 1]
+@contextmanager
+def _own_users() -> Iterator[tuple[str, str]]:
+    """
+    Two accounts that no other kit on this machine uses while the block lasts.
+    """
+    for number, pair in enumerate(USERS):
+        with Path(f"/tmp/controlplane-slurm-users-{number}.lock").open("w") as lock:
+            try:
+                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                continue
+            yield pair
+            return
+    unusable(f"{len(USERS)} of them run already")
 
 
 def _prepare(kit: SlurmKit) -> None:

@@ -19,8 +19,8 @@ from controlplane.providers.machines import Deployment
 from tests.contract.harness import Harness
 from tests.slurm_kit import SlurmKit, session_kit
 
-MARKS = (pytest.mark.slurm, pytest.mark.xdist_group("slurm"))
-POLL_S = 0.2
+MARKS: tuple[pytest.MarkDecorator, ...] = (pytest.mark.slurm,)
+POLL_S = 0.1
 
 
 class SlurmHarness(Harness):
@@ -114,12 +114,12 @@ class SlurmHarness(Harness):
         """
         Nothing of the test is left at the Slurm.
         """
-        for user in self.kit.users:
-            self.kit.run("exec", "scancel", "--user", user)
-        for cluster_id in self._clusters:
+        if self.adapter.list_clusters().cluster_ids:
+            for user in self.kit.users:
+                self.kit.slurm("scancel", "--user", user)
+        for cluster_id in self.adapter.list_clusters().cluster_ids:
             self.gone(cluster_id)
-        for node in self.kit.nodes:
-            self.kit.scontrol("update", f"nodename={node}", "extra=")
+        self.kit.scontrol("update", f"nodename={','.join(self.kit.nodes)}", "extra=")
         self.until(self.adapter.list_machines, lambda seen: all(one.power == "on" for one in seen.machines), what="all nodes free")
         self.adapter.close()
 

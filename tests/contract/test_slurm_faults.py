@@ -351,6 +351,7 @@ def test_a_list_is_kept_only_once_its_stamp_is_sealed() -> None:
         tokens = Tokens({"token": "x.y.z"}, lambda: NOW)
         rest = SlurmRest(fake.url, tokens, admin="root", timeout_s=5.0, max_body_bytes=1 << 20, ca_file=None)
         peer = Peer(rest, None, SlurmConfig(url=fake.url), Names("dep", "controlplane"), elapsed_s=lambda: now[0])
+        fake.world.now_s = lambda: fake.world.clock_s
         assert peer.jobs() == ()
         fake.world.submit({"job": {"name": "same-second"}}, "tenant1")
         assert [job.name for job in peer.jobs()] == ["same-second"]

@@ -18,16 +18,16 @@ from controlplane.providers.clusters import ClusterSpec
 from controlplane.providers.errors import AuthFailed, Busy, NotFound, Permanent, ProviderError, Refused, Unknown, Unsupported
 from controlplane.providers.machines import Deployment, Machines, MachineView
 from tests.contract.slurm_harness import MARKS, SlurmHarness
-from tests.slurm_kit import GPU_MODEL, session_kit
+from tests.slurm_kit import GPU_MODEL, SLOW, other_kit, session_kit
 
 pytestmark = list(MARKS)
 ACCEPTED_AT = datetime(2026, 11, 28, tzinfo=UTC)
 
 
-@pytest.fixture
-def slurm() -> Iterator[SlurmHarness]:
+@pytest.fixture(params=[pytest.param(session_kit, id="22.05"), pytest.param(other_kit, id="24.11", marks=SLOW)])
+def slurm(request: pytest.FixtureRequest) -> Iterator[SlurmHarness]:
     """The session's Slurm with all nodes free."""
-    made = SlurmHarness(session_kit())
+    made = SlurmHarness(request.param())
     try:
         yield made
     finally:

@@ -6,6 +6,8 @@ from __future__ import annotations
 
 import re
 import threading
+import time
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -56,6 +58,7 @@ class World:
         self.jobs: dict[int, FakeJob] = {}
         self.reservations: dict[str, dict[str, str]] = {}
         self.changes: list[str] = []
+        self.now_s: Callable[[], float] = time.time
         self.clock_s = EPOCH_S
         self.known_fields: set[str] | None = None
 
@@ -84,6 +87,7 @@ class World:
             comment, wall = job.get("comment", ""), job.get("reservation", "")
             self.jobs[job_id] = FakeJob(job_id, job["name"], user, comment, wall, job)
             self.changes.append(f"submit {job['name']}")
+            self.clock_s = int(self.now_s())
         warnings = [{"description": f'Ignoring unknown field "{name}" of type string'} for name in unknown]
         return 200, {"job_id": job_id, "step_id": "batch", "errors": [], **({"warnings": warnings} if self.modern else {})}
 
@@ -93,6 +97,7 @@ class World:
         """
         with self.lock:
             self.changes.append(f"cancel {job_id}")
+            self.clock_s = int(self.now_s())
             job = self.jobs.get(job_id)
             if job is None:
                 said = {"code": 2017, "message": "Invalid job id specified"}
