@@ -104,7 +104,7 @@ class MainJob:
                 f"The cluster is {status['state']}: {status.get('reason') or 'no reason given'}{_issues(status)}",
                 f"Look at it: GET {self._project}/clusters/{cluster_id}",
             )
-        self._progress.change(step, f"Slurm cluster {cluster['name']} is {status['state']}: {_fabric(cluster)}")
+        self._progress.change(step, f"Slurm cluster {cluster['name']} is {status['state']}")
         return cluster
 
     def _follow(self, operation_id: str, step: Step) -> None:
@@ -205,8 +205,3 @@ def _why(operation: Json) -> str:
 def _why_status(job: Json) -> str:
     status = job["status"]
     return f"{status['state']}: {status.get('reason') or 'no reason given'}{_issues(status)}"
-
-
-def _fabric(cluster: Json) -> str:
-    placement = cluster["status"].get("placement") or {}
-    return str(placement.get("explanation") or cluster["status"].get("reason") or "")

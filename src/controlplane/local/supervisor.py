@@ -109,6 +109,13 @@ class Supervisor:
         """
         These children run and are ready; if one fails, StartFailed says why and what its log said last.
         """
+        self.launch(*specs)
+        self.wait_until_ready()
+
+    def launch(self, *specs: ChildSpec) -> None:
+        """
+        These children have been started, and are getting ready while the caller does something else.
+        """
         group: list[_Child] = []
         self._groups.append(group)
         for spec in specs:
@@ -116,7 +123,12 @@ class Supervisor:
             with self.interrupts.held():
                 self._launch(child)
                 group.append(child)
-        for child in group:
+
+    def wait_until_ready(self) -> None:
+        """
+        The children that were started last are ready; if one is not, StartFailed says why.
+        """
+        for child in self._groups[-1]:
             self._wait_until_ready(child)
 
     def tend(self) -> None:

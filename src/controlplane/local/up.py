@@ -35,6 +35,7 @@ from controlplane.settings import Settings
 
 APP_ROLE = "controlplane_app"
 TEND_EVERY_S = 0.2
+FEW_CORES = 2
 FLEET_DEADLINE_S = 60.0
 KEY_NAMES = ("operator_key", "reseller_key", "tenant_key")
 PASSED_ON = ("HOME", "LANG", "LC_ALL", "PATH", "TMPDIR", "TZ", "SSL_CERT_FILE", "VIRTUAL_ENV", "USER")
@@ -56,7 +57,7 @@ class UpOptions:
     """The owner's URL of a PostgreSQL that exists; empty: an embedded one."""
     broker_url: str = ""
     """A Redis or Valkey that exists; empty: an embedded one."""
-    workers: int = 2
+    workers: int = 1
     """Worker processes."""
 
     @classmethod
@@ -70,7 +71,7 @@ class UpOptions:
             once=environment.get("ONCE", "").lower() in {"1", "true", "yes"},
             database_url=environment.get("DATABASE_URL", ""),
             broker_url=environment.get("BROKER_URL", ""),
-            workers=_number(environment, "WORKERS", 2, highest=64),
+            workers=_number(environment, "WORKERS", 2 if (os.cpu_count() or 1) > FEW_CORES else 1, highest=64),
         )
 
 
@@ -124,8 +125,9 @@ class Up:
             settings = self._settings(self._database(), self._broker())
             self._schema(settings)
             write_private(running, json.dumps(told(settings), indent=2))
-            self._api_and_workers(settings)
+            self._launch(settings)
             keys = self._region(settings)
+            self._wait_for_api()
             self._fleet(keys)
             code = self._main_job(keys)
             if not self._options.once:
@@ -209,28 +211,39 @@ class Up:
             migrations.upgrade(owner_url)
             migrations.ensure_app_role(owner_url, APP_ROLE, self._secrets.password("database_app"))
 
-    def _api_and_workers(self, settings: Settings) -> None:
+    def _launch(self, settings: Settings) -> None:
+        """
+        API and workers are starting: the region is loaded meanwhile.
+        """
         environment = child_environment(settings, os.environ)
-        with self._progress.step(f"API on {self._url}, {self._options.workers} workers"), ApiClient(self._url) as probe:
-            api = ChildSpec(
-                name="API",
-                command=api_command(port=self._options.port),
+        api = ChildSpec(
+            name="API",
+            command=api_command(port=self._options.port),
+            environment=environment,
+            directory=self._data_dir,
+            log_path=self._log("api"),
+            is_ready=self._api_is_ready,
+        )
+        workers = [
+            ChildSpec(
+                name=f"worker {number}",
+                command=worker_command(name=f"worker-{number}", log_level=settings.log_level),
                 environment=environment,
                 directory=self._data_dir,
-                log_path=self._log("api"),
-                is_ready=probe.is_ready,
+                log_path=self._log(f"worker-{number}"),
             )
-            workers = [
-                ChildSpec(
-                    name=f"worker {number}",
-                    command=worker_command(name=f"worker-{number}", log_level=settings.log_level),
-                    environment=environment,
-                    directory=self._data_dir,
-                    log_path=self._log(f"worker-{number}"),
-                )
-                for number in range(1, self._options.workers + 1)
-            ]
-            self._supervisor.start(*workers, api)
+            for number in range(1, self._options.workers + 1)
+        ]
+        self._supervisor.launch(api, *workers)
+
+    def _wait_for_api(self) -> None:
+        workers = "1 worker" if self._options.workers == 1 else f"{self._options.workers} workers"
+        with self._progress.step(f"API on {self._url}, {workers}"):
+            self._supervisor.wait_until_ready()
+
+    def _api_is_ready(self) -> bool:
+        with ApiClient(self._url) as probe:
+            return probe.is_ready()
 
     def _region(self, settings: Settings) -> DemoKeys:
         with self._progress.step("simulated region, operator, reseller and tenant"):
@@ -277,7 +290,7 @@ class Up:
     def _summary(self, keys: DemoKeys) -> str:
         call = f'curl -sH "Authorization: Bearer $KEY" {self._url}'
         return f"""
-Serving on {self._url}. Keys, also in {_shown(self._data_dir / "keys.json")}:
+Serving on {self._url} (documentation: {self._url}/docs). Keys, also in {_shown(self._data_dir / "keys.json")}:
 
   operator   {keys.operator_key}
   reseller   {keys.reseller_key}
