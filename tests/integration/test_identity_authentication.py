@@ -19,12 +19,24 @@ from sqlalchemy.orm import Session
 from controlplane.identity import service
 from controlplane.identity.errors import NotAllowedNow
 from controlplane.identity.keytext import mint
-from controlplane.identity.service import Changes, FreshKey, KeyAuthenticator, KeyLimits, MemberChanges, NewKey, NewMember, RoleAsk
+from controlplane.identity.service import (
+    Changes,
+    Filters,
+    FreshKey,
+    KeyAuthenticator,
+    KeyLimits,
+    KeyView,
+    MemberChanges,
+    NewKey,
+    NewMember,
+    RoleAsk,
+)
 from controlplane.kit.access import Principal
 from controlplane.kit.db import Wall, in_transaction, make_engine
 from controlplane.kit.errors import Unauthenticated
 from controlplane.kit.guard import PowerfulRole, refuse_powerful_role
 from controlplane.kit.ids import new_id
+from controlplane.kit.paging import PageAsk
 from controlplane.quotas import service as quotas
 from tests.conftest import Database
 from tests.factories.identity import Tree, make_tree, principal_of, work
@@ -187,9 +199,18 @@ def test_removing_a_user_kills_personal_keys_only(database: Database, tree: Tree
     assert robot.id == robot_id
     assert made.view.row.created_by == user_id
     again = NewMember("user", "Bo", "bo@acme.example", (RoleAsk("tenant_owner"),))
+    drift = work(database.engine, lambda s: quotas.recount(s, service.held_keys(s)))
+    shown = {one.row.principal_id: one.state for one in _keys(database, owner)}
+    assert [one for one in drift if one.resource == "keys"] == []
+    assert (shown[user_id], shown[robot_id]) == ("revoked", "active")
     back = work(database.engine, lambda s: service.create_member(s, owner, again), owner.wall)
     assert back.row.id != user_id
     assert accepts(personal) is None
+
+
+def _keys(database: Database, caller: Principal) -> tuple[KeyView, ...]:
+    page = work(database.engine, lambda s: service.list_keys(s, caller, PageAsk(), Filters()), caller.wall)
+    return tuple(page.items)
 
 
 def test_a_disabled_member_is_refused_until_enabled(database: Database, tree: Tree, accepts: Ask) -> None:
