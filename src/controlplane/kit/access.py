@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from ipaddress import IPv4Address, IPv6Address
 from typing import Literal, Protocol
 
-from controlplane.kit.db import EVERYTHING, Wall
 from controlplane.kit.errors import Forbidden, NotFound
+from controlplane.kit.wall import EVERYTHING, Wall
 
 ScopeKind = Literal["platform", "reseller", "tenant", "project"]
 

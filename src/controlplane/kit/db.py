@@ -5,7 +5,6 @@ The database: engine, declarative base, scope of a transaction, and transactions
 import random
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, TypeVar
 
@@ -14,6 +13,20 @@ from sqlalchemy.dialects.postgresql import ARRAY, JSONB
 from sqlalchemy.exc import DBAPIError
 from sqlalchemy.orm import DeclarativeBase, Session
 
+from controlplane.kit.wall import EVERYTHING, Wall
+
+__all__ = [
+    "DEADLOCK",
+    "EVERYTHING",
+    "SERIALIZATION_FAILURE",
+    "Base",
+    "Wall",
+    "constraint_name",
+    "in_transaction",
+    "make_engine",
+    "raise_wall",
+    "sqlstate",
+]
 T = TypeVar("T")
 
 SERIALIZATION_FAILURE = "40001"
@@ -45,21 +58,6 @@ class Base(DeclarativeBase):
     }
 
 
-@dataclass(frozen=True, slots=True)
-class Wall:
-    """
-    What row-level security lets a transaction see: everything, one reseller's tenants, or one tenant. The empty wall sees nothing.
-    """
-
-    everything: bool = False
-    """Operators and workers."""
-    reseller_id: str = ""
-    """All tenants of this reseller."""
-    tenant_id: str = ""
-    """This tenant only."""
-
-
-EVERYTHING = Wall(everything=True)
 SET_WALL = text(
     "SELECT set_config('cp.scope', :scope, true), set_config('cp.reseller', :reseller, true), set_config('cp.tenant', :tenant, true)"
 )
