@@ -22,12 +22,14 @@ from controlplane.providers.registry import AdapterInput
 
 START = datetime(2026, 1, 31, 12, tzinfo=UTC)
 REFS = ("ams1-b1-l1-r1-n01", "ams1-b1-l1-r1-n02")
+OFTEN = ["deploy", "release", "wipe", "apply"] * 3
+# Few machines, few tokens and mostly no fault: calls must meet each other before a law can be broken.
 STEP = st.tuples(
-    st.sampled_from(["deploy", "release", "wipe", "qualify", "apply", "delete", "submit", "cancel", "look", "power"]),
-    st.integers(0, 1),
-    st.integers(1, 4),
-    st.sampled_from([0, 0, 1, 400, 4000]),
-    st.none() | st.sampled_from(sorted(PRESETS)),
+    st.sampled_from([*OFTEN, "qualify", "delete", "submit", "cancel", "look", "power"]),
+    st.sampled_from([0, 0, 0, 1]),
+    st.integers(1, 3),
+    st.sampled_from([1, 0, 400, 4000]),
+    st.sampled_from([*[None] * len(PRESETS), *sorted(PRESETS)]),
 )
 
 
@@ -75,8 +77,8 @@ class World:
 
 
 @pytest.mark.parametrize("profile", ["instant", "realistic"])
-@given(steps=st.lists(STEP, min_size=1, max_size=25))
-@settings(max_examples=40, deadline=None)
+@given(steps=st.lists(STEP, min_size=10, max_size=30))
+@settings(max_examples=50, deadline=None)
 def test_the_world_keeps_its_own_laws(
     tmp_path_factory: pytest.TempPathFactory, profile: str, steps: list[tuple[str, int, int, int, str | None]]
 ) -> None:
