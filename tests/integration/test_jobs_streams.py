@@ -87,9 +87,9 @@ def test_a_broken_stream_goes_on_where_it_was(setting: Setting) -> None:
     """Last-Event-ID gives what follows and nothing again."""
     setting.world.until_state(setting.job_id, "succeeded")
 
-    async def follow(**headers: str) -> list[str]:
+    async def follow(query: str = "", **headers: str) -> list[str]:
         seen = []
-        async with opened(setting.api, setting.path, **headers) as wire:
+        async with opened(setting.api, setting.path + query, **headers) as wire:
             while (event := await _event(wire)) is not None:
                 seen.append(event["data"].get("text", event["event"]))
         return seen
@@ -97,6 +97,8 @@ def test_a_broken_stream_goes_on_where_it_was(setting: Setting) -> None:
     assert asyncio.run(follow()) == ["begun\ndone\n", "end"]
     assert asyncio.run(follow(Last_Event_ID="1:6")) == ["done\n", "end"]
     assert asyncio.run(follow(Last_Event_ID="1:11")) == ["end"]
+    assert asyncio.run(follow("?after=6")) == ["done\n", "end"]
+    assert asyncio.run(follow("?after=6", Last_Event_ID="1:0")) == ["begun\ndone\n", "end"]
 
 
 def test_a_stream_goes_over_from_attempt_to_attempt(setting: Setting) -> None:

@@ -4,6 +4,7 @@ The steps of jobs as pure functions: advance, wait and fail of each state, again
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from typing import Any, cast
@@ -12,6 +13,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from controlplane.jobs.schemas import JobCreate
 from controlplane.jobs.states import (
     ABSENCE_GAP_S,
     FAILURE_WORDS,
@@ -42,6 +44,7 @@ from controlplane.providers.errors import (
     Unsupported,
 )
 from controlplane.providers.toolbox import Toolbox
+from tests.conftest import ROOT
 
 AT = datetime(2026, 3, 1, 10, tzinfo=UTC)
 JOB = JobSnapshot(
@@ -444,3 +447,17 @@ def test_polls_grow_from_two_seconds_to_fifteen(age_s: float) -> None:
 def test_restarts_back_off(restarts: int) -> None:
     """Each restart waits at least as long as the one before, and at most five minutes."""
     assert 5 <= restart_in_s(restarts) <= restart_in_s(restarts + 1) <= 300
+
+
+def test_the_guide_shows_what_the_code_does() -> None:
+    """Its diagram is the table's, its examples are accepted, and it names every failure class."""
+    guide = (ROOT / "docs" / "guides" / "jobs.md").read_text()
+    assert f"```mermaid\n{JOB_STATES.mermaid()}\n```" in guide
+    examples = re.findall(r"```json\n(.*?)```", guide, re.DOTALL)
+    assert len(examples) == 2
+    for example in examples:
+        assert JobCreate.model_validate_json(example).order().spec["tasks_per_node"] >= 1
+    for name in FAILURE_WORDS:
+        starts = "yes" if name in RESTARTS_BY_ITSELF else "no"
+        assert re.search(rf"^\| `{name}` \|.*\| {starts}\b", guide, re.MULTILINE), name
+    assert all(f"`{name}`" in guide for name in JOB_STATES.by_name)

@@ -162,11 +162,10 @@ def stream_job_logs(
     project_id: str,
     job_id: str,
     attempt: Annotated[int | None, Query(ge=1, le=10**6, description="Start at this try; the present one when left out.")] = None,
-    after: Annotated[int, Query(ge=0, le=LAST_OFFSET, description="Byte offset to start from; needs `attempt`.")] = 0,
+    after: Annotated[int, Query(ge=0, le=LAST_OFFSET, description="Byte offset of that try to start from.")] = 0,
 ) -> Stream:
     """
     The output as server-sent events until the job has ended. The id of each event is `<attempt>:<offset>`: send it back as
     `Last-Event-ID` to go on where a connection broke. A connection is closed after 15 minutes at the latest; go on in the same way.
     """
-    start = "" if attempt is None else f"{attempt}:{after}"
-    return Stream(partial(service.follow_logs, project_id=project_id, job_id=job_id), start)
+    return Stream(partial(service.follow_logs, project_id=project_id, job_id=job_id), f"{attempt or ''}:{after}")

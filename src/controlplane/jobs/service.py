@@ -195,23 +195,23 @@ def read_logs(session: Session, job: JobRow, *, attempt: int | None, after: int,
 
 
 FOLLOWED_BYTES = 64 * 1024
-POSITION = re.compile(r"^([1-9][0-9]{0,8}):(0|[1-9][0-9]{0,14})$")
+POSITION = re.compile(r"^([1-9][0-9]{0,8}|):(0|[1-9][0-9]{0,14})$")
 News = tuple[str, str, dict[str, Any]]
 
 
 def follow_logs(session: Session, principal: Principal, position: str, *, project_id: str, job_id: str) -> tuple[list[News], bool]:
     """
-    What was printed since the position `<attempt>:<offset>` (empty: from the start of the present attempt), as events with the
-    position behind each, and whether the job has ended and nothing follows. Raises NotFound, Invalid for a wrong position.
+    What was printed since the position `<attempt>:<offset>` (no attempt: the present one), as events with the position behind
+    each, and whether the job has ended and nothing follows. Raises NotFound, Invalid for a wrong position.
     """
     job = get_job(session, principal, project_id, job_id)
-    found = POSITION.match(position or f"{job.attempt}:0")
+    found = POSITION.match(position)
     if found is None:
         raise Invalid(
             "The position is not one of ours.",
             errors=[FieldError("header.Last-Event-ID", "invalid_position", "Send the id of an event of this stream.")],
         )
-    part = read_logs(session, job, attempt=int(found[1]), after=int(found[2]), limit_bytes=FOLLOWED_BYTES)
+    part = read_logs(session, job, attempt=int(found[1] or job.attempt), after=int(found[2]), limit_bytes=FOLLOWED_BYTES)
     here = f"{part.attempt}:{part.next_offset}"
     news: list[News] = []
     if part.text:
