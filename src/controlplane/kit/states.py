@@ -61,6 +61,7 @@ class StateTable:
     gone: str = ""
     """Where `Gone` leads; empty where a resource of the kind never goes."""
     by_name: Mapping[str, State] = field(init=False)
+    """The same states by name."""
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "by_name", {state.name: state for state in self.states})

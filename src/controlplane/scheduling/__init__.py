@@ -1,1 +1,3 @@
-"""Pure decisions over snapshots: no clock, database or network."""
+"""
+Pure decisions over snapshots: no clock, database or network.
+"""

@@ -30,7 +30,9 @@ NOTHING: Final = -1
 
 
 class NodeRow(NamedTuple):
-    """One node as the inventory knows it at the moment of the snapshot."""
+    """
+    One node as the inventory knows it at the moment of the snapshot.
+    """
 
     id: str
     """The node's id; unique in the fleet."""
@@ -58,7 +60,9 @@ class NodeRow(NamedTuple):
 
 @dataclass(frozen=True, eq=False)
 class Level:
-    """One kind of fabric domain: which rows and which smaller domains each of them holds."""
+    """
+    One kind of fabric domain: which rows and which smaller domains each of them holds.
+    """
 
     kind: DomainKind
     """What a domain of this level is called."""
@@ -75,17 +79,23 @@ class Level:
 
     @property
     def size(self) -> int:
-        """The number of domains."""
+        """
+        The number of domains.
+        """
         return len(self.row_start) - 1
 
     def rows(self, code: int) -> slice:
-        """The rows of one domain."""
+        """
+        The rows of one domain.
+        """
         return slice(int(self.row_start[code]), int(self.row_start[code + 1]))
 
 
 @dataclass(frozen=True, eq=False)
 class Fleet:
-    """The fleet at one moment; columns are read-only and have shape (n_nodes,)."""
+    """
+    The fleet at one moment; columns are read-only and have shape (n_nodes,).
+    """
 
     node_ids: tuple[str, ...]
     """Node ids."""
@@ -189,7 +199,9 @@ class Fleet:
         return len(self.node_ids)
 
     def path(self, level: int, code: int) -> tuple[str, ...]:
-        """The names from the site down to this domain; a node that is its own NVLink domain gives its id."""
+        """
+        The names from the site down to this domain; a node that is its own NVLink domain gives its id.
+        """
         row = int(self.levels[level].row_start[code])
         names = [self.site_names[self.site[row]], self.block_names[self.block[row]], self.leaf_names[self.leaf[row]]]
         nvlink = int(self.nvlink_domain[row])
@@ -197,7 +209,9 @@ class Fleet:
         return tuple(names[: SITE - level + 1])
 
     def span(self, level: int, root: tuple[int, int] | None) -> tuple[int, int]:
-        """The half-open range of domains of `level` that lie in the domain `root` (level, code); all where root is None."""
+        """
+        The half-open range of domains of `level` that lie in the domain `root` (level, code); all where root is None.
+        """
         target = self.levels[level]
         if root is None:
             return 0, target.size

@@ -1,4 +1,6 @@
-"""What every node still offers while a batch is placed, with counts per domain that follow each node taken."""
+"""
+What every node still offers while a batch is placed, with counts per domain that follow each node taken.
+"""
 
 from __future__ import annotations
 
@@ -25,7 +27,9 @@ class Ledger:
         self._counts: dict[int, dict[tuple[int, int], IntArray]] = {}
 
     def counts(self, type_code: int, needed_gpus: int, level: int) -> IntArray:
-        """Nodes per domain of `level` that serve the need, shape (n_domains,); a live view, not to be written to."""
+        """
+        Nodes per domain of `level` that serve the need, shape (n_domains,); a live view, not to be written to.
+        """
         of_type = self._counts.setdefault(type_code, {})
         found = of_type.get((needed_gpus, level))
         if found is None:
@@ -33,13 +37,17 @@ class Ledger:
         return found
 
     def serving(self, type_code: int, needed_gpus: int, rows: slice) -> IntArray:
-        """The rows of this range that serve the need, rising."""
+        """
+        The rows of this range that serve the need, rising.
+        """
         serves = (self.offer[rows] >= needed_gpus) & (self.fleet.instance_type[rows] == type_code)
         found: IntArray = (np.flatnonzero(serves) + rows.start).astype(np.int32)
         return found
 
     def change(self, rows: IntArray, offers: IntArray | int) -> IntArray:
-        """These different rows now offer this many GPUs; returns what they offered before."""
+        """
+        These different rows now offer this many GPUs; returns what they offered before.
+        """
         before: IntArray = self.offer[rows]
         self.offer[rows] = offers
         after = self.offer[rows]
@@ -56,7 +64,9 @@ class Ledger:
 
     @contextmanager
     def without(self, rows: IntArray) -> Iterator[None]:
-        """Within the block these rows offer nothing; after it they offer again what they did before."""
+        """
+        Within the block these rows offer nothing; after it they offer again what they did before.
+        """
         before = self.change(rows, NOTHING)
         try:
             yield

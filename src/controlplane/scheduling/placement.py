@@ -32,7 +32,9 @@ __all__ = [
 
 
 def place(fleet: Fleet, request: Request) -> Placement | Refusal:
-    """The nodes this request gets from this fleet, or why it gets none; the same answer every time."""
+    """
+    The nodes this request gets from this fleet, or why it gets none; the same answer every time.
+    """
     return place_all(fleet, (request,))[0]
 
 

@@ -1,4 +1,6 @@
-"""Why a request got nothing: what lacks, what stands in the way, what would fit instead."""
+"""
+Why a request got nothing: what lacks, what stands in the way, what would fit instead.
+"""
 
 from __future__ import annotations
 
@@ -22,7 +24,9 @@ UNAVAILABLE = "unavailable"
 
 @dataclass(frozen=True)
 class Denial:
-    """A request that is refused before any node is looked at."""
+    """
+    A request that is refused before any node is looked at.
+    """
 
     code: RefusalCode
     """Why."""
@@ -31,7 +35,9 @@ class Denial:
 
 
 def explain_refusal(now: Ledger, empty: Ledger, request: Request, plan: Plan | Denial) -> Refusal:
-    """A refusal that tells `not now` from `never`, and leaves both ledgers as they were."""
+    """
+    A refusal that tells `not now` from `never`, and leaves both ledgers as they were.
+    """
     if isinstance(plan, Denial):
         wanted = sum(one.nodes for one in request.node_sets) + (request.spares if request.spares_required else 0)
         return Refusal(request.id, plan.code, wanted, 0, {}, None, plan.detail)

@@ -1,4 +1,6 @@
-"""What a placement is asked and what it answers: plain frozen values."""
+"""
+What a placement is asked and what it answers: plain frozen values.
+"""
 
 from __future__ import annotations
 
@@ -80,13 +82,17 @@ class Request:
 
     @property
     def node_sets(self) -> tuple[NodeSetRequest, ...]:
-        """The sets asked for; one called `nodes` where the request did not name them."""
+        """
+        The sets asked for; one called `nodes` where the request did not name them.
+        """
         return self.sets or (NodeSetRequest(ONLY_SET, self.instance_type, self.nodes, self.gpus_per_node),)
 
 
 @dataclass(frozen=True)
 class Placement:
-    """Nodes for every set of a request, inside one domain."""
+    """
+    Nodes for every set of a request, inside one domain.
+    """
 
     request_id: str
     """The request answered."""
@@ -105,18 +111,24 @@ class Placement:
 
     @property
     def site(self) -> str:
-        """Name of the site."""
+        """
+        Name of the site.
+        """
         return self.domain_path[0]
 
     @property
     def node_ids(self) -> tuple[str, ...]:
-        """All nodes of the gang, set after set, spares excluded."""
+        """
+        All nodes of the gang, set after set, spares excluded.
+        """
         return tuple(node for ids in self.nodes.values() for node in ids)
 
 
 @dataclass(frozen=True)
 class Alternative:
-    """Something near the request that would fit now."""
+    """
+    Something near the request that would fit now.
+    """
 
     kind: AlternativeKind
     """What would have to give."""
@@ -134,7 +146,9 @@ class Alternative:
 
 @dataclass(frozen=True)
 class Refusal:
-    """Why a request gets nothing; nothing was taken for it."""
+    """
+    Why a request gets nothing; nothing was taken for it.
+    """
 
     request_id: str
     """The request answered."""

@@ -1,4 +1,6 @@
-"""The search for a domain and the choice of nodes inside it, in codes."""
+"""
+The search for a domain and the choice of nodes inside it, in codes.
+"""
 
 from __future__ import annotations
 
@@ -16,7 +18,9 @@ Needs: TypeAlias = tuple[tuple[int, tuple[tuple[int, int], ...]], ...]
 
 @dataclass(frozen=True)
 class Demand:
-    """One node set in codes."""
+    """
+    One node set in codes.
+    """
 
     type_code: int
     """The instance type."""
@@ -30,7 +34,9 @@ class Demand:
 
 @dataclass(frozen=True, eq=False)
 class Plan:
-    """One request in codes; the first demand is the spares' shape."""
+    """
+    One request in codes; the first demand is the spares' shape.
+    """
 
     demands: tuple[Demand, ...]
     """The node sets in the request's order."""
@@ -49,11 +55,15 @@ class Plan:
 
     @property
     def nodes(self) -> int:
-        """Nodes of the gang over all sets."""
+        """
+        Nodes of the gang over all sets.
+        """
         return sum(demand.nodes for demand in self.demands)
 
     def needs(self, spares: int) -> Needs:
-        """The demands, and so many spares, summed up per type."""
+        """
+        The demands, and so many spares, summed up per type.
+        """
         wanted: dict[int, dict[int, int]] = {}
         first = self.demands[0]
         for demand in (*self.demands, Demand(first.type_code, first.needed_gpus, whole=first.whole, nodes=spares)):
@@ -64,7 +74,9 @@ class Plan:
 
 @dataclass(frozen=True)
 class Choice:
-    """The domain that was chosen."""
+    """
+    The domain that was chosen.
+    """
 
     level: int
     """Its level."""
@@ -101,7 +113,9 @@ def lack(ledger: Ledger, needs: Needs, level: int, domains: slice | IntArray) ->
 
 
 def usable(ledger: Ledger, needs: Needs, level: int, domains: slice | IntArray) -> IntArray:
-    """Nodes in each of these domains that serve at least the smallest need of their type."""
+    """
+    Nodes in each of these domains that serve at least the smallest need of their type.
+    """
     total: IntArray | None = None
     for type_code, steps in needs:
         here = ledger.counts(type_code, steps[-1][0], level)[domains]
@@ -111,7 +125,9 @@ def usable(ledger: Ledger, needs: Needs, level: int, domains: slice | IntArray) 
 
 
 def find(ledger: Ledger, plan: Plan) -> Choice | None:
-    """The best domain for the plan, or None; takes nothing."""
+    """
+    The best domain for the plan, or None; takes nothing.
+    """
     best: Choice | None = None
     for level in range(plan.widest + 1):
         if ledger.fleet.levels[level].largest_nodes < plan.nodes:
