@@ -74,6 +74,7 @@ def create_key(session: Session, principal: Principal, new: NewKey) -> FreshKey:
     scope = new.scope or scope_of(principal)
     if not scope_of(principal).covers(scope):
         raise NotFound
+    _hold(session, principal, scope)
     holder = _holder(session, principal, new.principal_id)
     return _issue(session, principal, holder, scope, new.name, new.limits)
 
@@ -126,6 +127,7 @@ def rotate_key(
     A second key with the same holder, place and limits exists, and the first expires after the overlap. Raises NotFound,
     ExceedsMaker, NotAllowedNow, QuotaExceeded.
     """
+    _hold(session, principal, _scope(_key(session, principal, key_id).row))
     view = _key(session, principal, key_id, lock="change")
     old = view.row
     if view.state != "active":
@@ -211,6 +213,21 @@ def _issue(session: Session, maker: Principal, holder: PrincipalRow, scope: Scop
     expired = repository.lock_live_keys(session, ApiKeyRow.scope_id == scope.id, repository.KEY_EXPIRED)
     _revoke(session, expired)
     return add_key(session, holder, scope, name, limits, created_by=maker.id)
+
+
+def _hold(session: Session, principal: Principal, scope: Scope) -> None:
+    """
+    Returns when the place exists; it cannot be deleted until this transaction ends, so no key outlives the count of keys there. Comes
+    before any lock on people or keys, as in deletes. Raises NotFound.
+    """
+    if scope.tenant_id:
+        tenant = repository.find_tenant(session, principal, scope.tenant_id, lock="share")
+        if tenant is None or tenant.state == "deleted":
+            raise NotFound
+    elif scope.reseller_id and repository.find_reseller(session, scope.reseller_id, lock="share") is None:
+        raise NotFound
+    if scope.project_id and repository.find_project(session, principal, scope.project_id, lock="share") is None:
+        raise NotFound
 
 
 def _follows_roles(maker: Principal, holder: PrincipalRow) -> bool:

@@ -191,7 +191,7 @@ def _home(session: Session, principal: Principal) -> Scope:
     """
     if principal.tenant_id:
         tenant = repository.find_tenant(session, principal, principal.tenant_id, lock="share")
-        if tenant is None:
+        if tenant is None or tenant.state == "deleted":
             raise NotFound
         return Scope("tenant", tenant.id, tenant.reseller_id, tenant.id)
     if principal.reseller_id and repository.find_reseller(session, principal.reseller_id, lock="share") is None:
