@@ -137,15 +137,15 @@ class SlurmKit:
 
 
 @contextmanager
-def running_kit(*, nodes: int = 4, root: str = "", extra: str = "") -> Iterator[SlurmKit]:
+def running_kit(*, nodes: int = 4, root: str = "", extra: str = "", accounting: bool = False) -> Iterator[SlurmKit]:
     """
     A Slurm that lives as long as the block.
     """
     if not root:
-        _ensure_installed()
+        _ensure_installed("--dbd" if accounting else "")
     _sweep()
     with _own_users() as users:
-        kit = _started(nodes, root, extra, users)
+        kit = _started(nodes, root, extra, users, {"SLURMKIT_DBD": "1"} if accounting else {})
         try:
             _prepare(kit)
             yield kit
@@ -205,16 +205,17 @@ def unusable(reason: str) -> NoReturn:
     pytest.skip(f"no real Slurm: {reason}")
 
 
-def _ensure_installed() -> None:
+def _ensure_installed(more: str = "") -> None:
     if not KIT.exists():
         unusable("the kit is not beside this checkout")
-    if shutil.which("slurmctld") and shutil.which("slurmrestd"):
+    if all(shutil.which(program) for program in ("slurmctld", "slurmrestd", *(("slurmdbd", "mariadbd") if more else ()))):
         return
     if os.geteuid() != 0:
         unusable("Slurm is not installed and only root can install it")
     with Path("/tmp/controlplane-slurm-install.lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
-        done = subprocess.run([str(KIT), "install"], check=False, capture_output=True, text=True, timeout=280)
+        command = [str(KIT), "install", *filter(None, [more])]
+        done = subprocess.run(command, check=False, capture_output=True, text=True, timeout=280)
     if done.returncode:
         unusable(f"it cannot be installed: {done.stderr[-300:]}")
 
@@ -230,7 +231,7 @@ def _sweep() -> None:
             subprocess.run([str(KIT), "clean"], env=env, check=False, capture_output=True, timeout=120)
 
 
-def _started(nodes: int, root: str, extra: str, users: tuple[str, str]) -> SlurmKit:
+def _started(nodes: int, root: str, extra: str, users: tuple[str, str], settings: Mapping[str, str]) -> SlurmKit:
     if os.geteuid() != 0:
         unusable("jobs can only run as tenants' users when root starts Slurm")
     said = ""
@@ -253,6 +254,7 @@ def _started(nodes: int, root: str, extra: str, users: tuple[str, str]) -> Slurm
             "SLURMKIT_NODES": str(nodes),
             "SLURMKIT_EXTRA": str(conf),
             "SLURMKIT_ROOT": root,
+            **settings,
         }
         done = subprocess.run([str(KIT), "up"], env=env, check=False, capture_output=True, text=True, timeout=120)
         conf.unlink()

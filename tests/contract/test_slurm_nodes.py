@@ -303,6 +303,24 @@ def test_an_administrators_token_acts_for_tenants(slurm: SlurmHarness) -> None:
     given.close()
 
 
+def test_every_version_of_the_api_runs_a_gang_with_its_gpus(slurm: SlurmHarness) -> None:
+    """Each dialect that this server offers: asked, placed, run on all nodes with all GPUs, read, and seen by the others."""
+    spec = slurm.cluster(2)
+    script = "srun bash -c 'echo $SLURMD_NODENAME $CUDA_VISIBLE_DEVICES'"
+    versions = (40, 41, 42) if slurm.kit.root else (38,)
+    for version in versions:
+        one = slurm.kit.adapter(lambda: datetime.now(UTC), mint=True, api_versions=[version])
+        assert one.capabilities().version.endswith(f"v0.0.{version}")
+        job = slurm.job(spec, script, gpu_model=GPU_MODEL)
+        one.submit(job)
+        view = slurm.until(partial(one.find_job, spec.cluster_id, job.token), lambda seen: seen.ended_at, what="ended")
+        assert (view.phase, view.exit_code) == ("succeeded", 0)
+        assert slurm.seen(job) == view
+        output = one.read_output(spec.cluster_id, job.token, offset=0, limit=1000).data.decode()
+        assert sorted(output.split("\n")[:-1]) == [f"{ref} 0,1,2,3,4,5,6,7" for ref in sorted(view.nodes)]
+        one.close()
+
+
 def test_a_token_that_slurm_does_not_take_is_auth_failed(slurm: SlurmHarness) -> None:
     """22.05 answers a wordless 500 after a while; scontrol tells that slurmctld is not to blame."""
     wrong = slurm.kit.adapter(lambda: datetime(2020, 1, 1, tzinfo=UTC), mint=True)
