@@ -1,0 +1,97 @@
+"""
+Every route is guarded by a rule, and every table of tenants by the database.
+"""
+
+from collections import Counter
+from collections.abc import Iterator
+
+from fastapi import APIRouter
+from fastapi.routing import APIRoute
+from sqlalchemy import text
+
+from controlplane.app import ROUTERS
+from controlplane.identity.states import PERMISSIONS
+from controlplane.web.endpoint import LEVELS, Rule
+from tests.conftest import Database
+
+ANY_CREDENTIAL = {
+    "get_whoami": "anybody may ask who a key belongs to",
+    "list_roles": "the names of roles are no secret",
+}
+"""Routes that every accepted credential may call, and why."""
+OWN_RIGHTS = {"operator": "/v1/admin/", "reseller": "/v1/reseller"}
+WALLS_ELSEWHERE = {
+    "audit_heads": "a chain's head is named by its chain: the walls are those of audit_entries",
+}
+TABLES = text(
+    """
+    SELECT c.relname, c.relrowsecurity AND c.relforcerowsecurity AS walled,
+      EXISTS (SELECT 1 FROM pg_policy p WHERE p.polrelid = c.oid AND pg_get_expr(p.polqual, p.polrelid) LIKE '%tenant_id%') AS named
+    FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace JOIN pg_attribute a ON a.attrelid = c.oid
+    WHERE n.nspname = 'public' AND c.relkind IN ('r', 'p') AND a.attname = 'tenant_id' AND NOT a.attisdropped
+    ORDER BY 1
+    """
+)
+
+
+def served(router: APIRouter) -> Iterator[APIRoute]:
+    """Every route of the router and of those it includes."""
+    for route in router.routes:
+        if isinstance(route, APIRoute):
+            yield route
+        else:
+            yield from served(route.original_router)  # type: ignore[attr-defined]
+
+
+ROUTES = [route for router in ROUTERS for route in served(router)]
+
+
+def rule_of(route: APIRoute) -> Rule:
+    """How the route is guarded."""
+    rule = getattr(route.endpoint, "rule", None)
+    assert isinstance(rule, Rule), f"{route.path} is not made with web.endpoint"
+    return rule
+
+
+def test_every_route_has_a_rule_with_a_permission() -> None:
+    """No route is served without a permission that roles can hold, but for the few that are listed with their reason."""
+    assert len(ROUTES) > 50
+    for route in ROUTES:
+        permission = rule_of(route).permission
+        assert permission in PERMISSIONS if permission else route.operation_id in ANY_CREDENTIAL, f"{route.path} {permission!r}"
+
+
+def test_paths_and_audiences_agree() -> None:
+    """What lies under /v1/admin is for operators, under /v1/reseller for resellers, and nothing else is for them alone."""
+    for route in ROUTES:
+        audience = rule_of(route).audience
+        assert audience in LEVELS
+        expected = next((name for name, start in OWN_RIGHTS.items() if f"{route.path}/".startswith(start)), None)
+        assert audience == expected if expected else audience in {"tenant", "any"}, f"{route.path} is for {audience}"
+
+
+def test_reading_changes_nothing_and_changing_is_audited() -> None:
+    """A GET is never marked as a change; every other method is, unless it says why it only reads."""
+    for route in ROUTES:
+        if "GET" in (route.methods or ()):
+            assert not rule_of(route).mutates, route.path
+        else:
+            assert rule_of(route).mutates, route.path
+        assert rule_of(route).repeatable is ("POST" in (route.methods or ())), route.path
+
+
+def test_no_two_routes_are_alike() -> None:
+    """Operation ids and (method, path) pairs are unique."""
+    ids = Counter(route.operation_id for route in ROUTES)
+    places = Counter((method, route.path) for route in ROUTES for method in route.methods or ())
+    assert [name for name, count in ids.items() if count > 1] == []
+    assert [place for place, count in places.items() if count > 1] == []
+
+
+def test_every_table_of_tenants_has_a_wall(migrated: Database) -> None:
+    """Each table with a tenant_id has row-level security, forced for its owner too, by a policy that names the tenant."""
+    with migrated.owner.connect() as connection:
+        tables = connection.execute(TABLES).all()
+    assert len(tables) > 10
+    bare = [row.relname for row in tables if not (row.walled and row.named) and row.relname not in WALLS_ELSEWHERE]
+    assert bare == []
