@@ -259,7 +259,7 @@ class Up:
         with self._progress.step("nodes inspected, tested and wiped") as step, ApiClient(self._url, keys.operator_key) as api:
             while True:
                 free = {(each["site"], each["instance_type"]): each["free"] for each in api.get("/v1/availability")["items"]}
-                self._progress.change(step, f"nodes inspected, tested and wiped: {sum(free.values())} can be sold")
+                self._progress.change(step, f"nodes inspected, tested and wiped: {sum(free.values())} ready")
                 if free.get((keys.site, keys.instance_type), 0) >= NODES or time.monotonic() > until_s:
                     return
                 self._supervisor.tend()
