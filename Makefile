@@ -39,7 +39,7 @@ check: dev ## everything that can be checked without running the product
 	$(BIN)/hadolint deploy/Dockerfile
 	$(BIN)/compose-lint check --fail-on medium --skip-suppressed --quiet docker-compose.yml
 	$(BIN)/shellcheck .ci/run
-	$(BIN)/pytest tests/architecture
+	$(BIN)/pytest tests/architecture tests/migration
 
 .PHONY: fmt
 fmt: dev ## put the code into the house's format
