@@ -76,7 +76,7 @@ def main() -> None:
     if installed.get("dev") and level == "runtime":
         level = "dev"
     started = time.monotonic()
-    print(f"Installing the {level} packages into .venv (once; later starts skip this)", flush=True)
+    print(f"Installing the {level} packages into .venv: once, and as fast as the network is", flush=True)
     settings = pip_settings()
     install(ensure_uv(settings), level, settings)
     STAMP.write_text(json.dumps({level: wanted[level]}), encoding="utf-8")
@@ -300,7 +300,6 @@ def install(uv: Path, level: str, settings: PipSettings) -> None:
     environment = {
         **{name: value for name, value in os.environ.items() if name not in {"VIRTUAL_ENV", "PYTHONPATH", "PYTHONHOME"}},
         "UV_DEFAULT_INDEX": settings.indexes[0],
-        "UV_NO_PROGRESS": "" if sys.stdout.isatty() else "1",
         "UV_PYTHON_DOWNLOADS": "never",
     }
     if len(settings.indexes) > 1:
