@@ -132,19 +132,27 @@ def test_a_failed_write_leaves_the_retry_free(database: Database) -> None:
 
 
 def test_parallel_starts_of_one_allocation_are_one(database: Database) -> None:
-    """The constraint decides between processes that both saw it usable."""
+    """The second of two that both saw it usable waits for the first, and then finds it done."""
     with Session(database.engine) as session, session.begin():
         raise_wall(session, EVERYTHING)
         customer = tenant(session, seller(session))
     one = opening(customer)
 
-    def start(_: int) -> int:
+    def start() -> list[str]:
         with Session(database.engine) as session, session.begin():
             raise_wall(session, EVERYTHING)
-            return len(metering.open_intervals(session, [one]))
+            return metering.open_intervals(session, [one])
 
-    with ThreadPoolExecutor(8) as pool:
-        assert sum(pool.map(start, range(24))) == 1
+    with Session(database.engine) as first, ThreadPoolExecutor(1) as pool:
+        raise_wall(first, EVERYTHING)
+        assert metering.open_intervals(first, [one]) == [one.allocation_id]
+        second = pool.submit(start)
+        waiting = text("SELECT count(*) FROM pg_locks WHERE NOT granted AND transactionid IS NOT NULL")
+        with database.owner.connect() as watcher:
+            while not second.done() and not watcher.execute(waiting).scalar_one():
+                watcher.rollback()
+        first.commit()
+        assert second.result() == []
 
 
 @pytest.mark.parametrize("during", ["[2024-03-01,2024-03-02]", "(2024-03-01,2024-03-02)", "(,2024-03-02)"])

@@ -11,7 +11,7 @@ from itertools import chain, combinations, pairwise
 from zoneinfo import ZoneInfo
 
 import pytest
-from hypothesis import HealthCheck, example, given, settings
+from hypothesis import HealthCheck, Phase, example, given, settings
 from hypothesis import strategies as st
 from sqlalchemy.orm import Session
 
@@ -41,7 +41,12 @@ INTERVALS = st.lists(
     ),
     max_size=6,
 )
-LAW = settings(max_examples=30, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+LAW = settings(
+    max_examples=25,
+    deadline=None,
+    phases=[Phase.explicit, Phase.reuse, Phase.generate],  # shrinking over a database outlasts the test's time limit
+    suppress_health_check=[HealthCheck.function_scoped_fixture],
+)
 
 
 def totals(rows: list[metering.UsageRow]) -> tuple[int, int, int, dict[str, Decimal]]:

@@ -7,7 +7,7 @@ from __future__ import annotations
 from collections import Counter as Tally
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 from sqlalchemy.exc import IntegrityError
 from sqlalchemy.orm import Session
@@ -244,7 +244,12 @@ ACTS = st.lists(
 )
 
 
-@settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(
+    max_examples=40,
+    deadline=None,
+    phases=[Phase.explicit, Phase.reuse, Phase.generate],  # shrinking over a database outlasts the test's time limit
+    suppress_health_check=[HealthCheck.function_scoped_fixture],
+)
 @given(acts=ACTS)
 def test_counters_agree_with_what_is_held_after_any_history(
     session: Session, acts: list[tuple[str, int, tuple[str, str], int, int]]
