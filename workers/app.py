@@ -11,8 +11,8 @@ from typing import Any
 
 from celery import Celery
 from celery.signals import worker_init, worker_shutdown
-from controlplane.kit.logging import configure
 
+from controlplane.kit.logging import configure
 from controlplane.settings import Settings
 from workers.engine import Engine
 

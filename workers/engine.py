@@ -6,15 +6,17 @@ from __future__ import annotations
 
 import logging
 import threading
+import time
 from concurrent.futures import ThreadPoolExecutor
 
 from controlplane import bootstrap
 from controlplane.settings import Settings
 from workers.pump import Pump
-from workers.sweeps import check_providers, expire_records
+from workers.sweeps import check_providers, expire_records, reap
 
 log = logging.getLogger(__name__)
 CHECK_EVERY_S = 5.0
+REAP_EVERY_S = 60.0
 STOP_GRACE_S = 30.0
 
 
@@ -62,9 +64,13 @@ class Engine:
         self._runtime.close()
 
     def _sweep(self) -> None:
+        reap_at = time.monotonic() + REAP_EVERY_S
         while not self._stopping.is_set():
             try:
                 check_providers(self._runtime.engine, self._tools)
+                if time.monotonic() >= reap_at:
+                    reap(self._runtime.engine, self._tools)
+                    reap_at = time.monotonic() + REAP_EVERY_S
                 expire_records(self._runtime.engine)
             except Exception:
                 log.exception("a sweep failed")

@@ -6,11 +6,13 @@ from __future__ import annotations
 
 import logging
 
-from controlplane.nodes.steps.provider import check
 from sqlalchemy import Engine, text
 
+from controlplane.clusters import reaping
 from controlplane.kit.db import EVERYTHING, in_transaction
 from controlplane.nodes import checking
+from controlplane.nodes.steps.provider import check
+from controlplane.providers.errors import ProviderError
 from controlplane.providers.toolbox import Toolbox
 
 log = logging.getLogger(__name__)
@@ -32,6 +34,26 @@ def check_providers(engine: Engine, tools: Toolbox) -> int:
         found = check(provider, tools)
         in_transaction(engine, EVERYTHING, lambda session, one=provider, seen=found: checking.store(session, one.id, seen))  # type: ignore[misc]
     return len(due)
+
+
+def reap(engine: Engine, tools: Toolbox) -> int:
+    """
+    Clusters that came back after we saw them gone have been removed again; their number is returned. An incomplete list proves nothing.
+    """
+    count = 0
+    for provider in in_transaction(engine, EVERYTHING, reaping.watched_providers):
+        try:
+            found = tools.clusters(provider).list_clusters()
+        except ProviderError as error:
+            log.info("a provider does not list its clusters", extra={"provider_id": provider.id, "code": error.code})
+            continue
+        back = in_transaction(engine, EVERYTHING, lambda s, one=provider, seen=found: reaping.returned(s, one.id, seen.cluster_ids))  # type: ignore[misc]
+        for cluster_id in back:
+            tools.clusters(provider).delete_cluster(cluster_id)
+        if back:
+            in_transaction(engine, EVERYTHING, lambda s, one=provider, ids=back: reaping.note(s, one.id, ids))  # type: ignore[misc]
+        count += len(back)
+    return count
 
 
 def expire_records(engine: Engine) -> None:

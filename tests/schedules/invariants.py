@@ -70,14 +70,15 @@ def _ownership(world: World, ledger: Any) -> list[str]:
 
 
 def _quota_drift(world: World) -> list[str]:
-    held = []
-    for row in world.rows(HELD_GPUS):
-        held.append(
-            (quotas.Chain(row.reseller_id, row.tenant_id, row.project_id), quotas.Need("gpus", row.gpus, row.gpu_model, row.site))
-        )
-    for row in world.rows(HELD_CLUSTERS):
-        held.append((quotas.Chain(row.reseller_id, row.tenant_id, row.project_id), quotas.Need("clusters", row.clusters)))
-    drifts = world.do(lambda session: quotas.recount(session, [*held, *identity.held_keys(session)]))
+    gpus = [
+        (quotas.Chain(row.reseller_id, row.tenant_id, row.project_id), quotas.Need("gpus", row.gpus, row.gpu_model, row.site))
+        for row in world.rows(HELD_GPUS)
+    ]
+    clusters = [
+        (quotas.Chain(row.reseller_id, row.tenant_id, row.project_id), quotas.Need("clusters", row.clusters))
+        for row in world.rows(HELD_CLUSTERS)
+    ]
+    drifts = world.do(lambda session: quotas.recount(session, [*gpus, *clusters, *identity.held_keys(session)]))
     return [f"I4 {one}" for one in drifts]
 
 

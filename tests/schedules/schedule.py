@@ -20,6 +20,7 @@ from controlplane.kit.lifecycle import Claim, Driver, Result
 from controlplane.nodes import service as nodes
 from controlplane.providers.adapters.simulated.control import SimControl
 from tests.factories.world import World
+from workers.sweeps import reap
 
 FAULTS = (
     "refuse_before_effect",
@@ -143,10 +144,19 @@ class Schedule:
         """
         All settles, and a person sees to what asks for one.
         """
-        for _ in range(5):
+        for _ in range(6):
             self.world.settle()
-            if not self._see_to_what_asks():
+            if not self._see_to_what_asks() + self._reap():
                 return
+
+    def _reap(self) -> int:
+        """
+        What came back after it was gone is removed, some time later.
+        """
+        if self.world.rows("SELECT 1 FROM clusters WHERE state <> 'deleted' LIMIT 1"):
+            return 0
+        self.world.clock.advance(130)
+        return reap(self.world.engine, self.world.tools)
 
     def _see_to_what_asks(self) -> int:
         return self._resume() + self._lift_holds()

@@ -109,9 +109,14 @@ def _open_meters(session: Session, usable: Mapping[str, object], results: Sequen
                 usable_at=usable[allocation.id],  # type: ignore[arg-type]
             )
             for allocation, *_ in rows
-            if allocation.id in usable and allocation.state == "active" and allocation.release_accepted_at is None
+            if allocation.id in usable and allocation.state == "active"
         ],
     )
+    for allocation, *_ in rows:
+        if allocation.id in usable and allocation.release_accepted_at is not None:
+            metering.close_intervals(
+                session, [allocation.id], at=allocation.release_accepted_at, evidence="release accepted before"
+            )
 
 
 def _note_running(session: Session, results: Sequence[Result]) -> None:

@@ -43,7 +43,7 @@ class ClusterCreate(Body):
     """
 
     name: Name
-    labels: Labels = {}
+    labels: Labels = Field(default={}, description="Free key-value pairs.")
     spec: ClusterSpecIn = Field(description="What is ordered.")
 
 

@@ -19,7 +19,8 @@ def clean(node: NodeSnapshot, tools: Toolbox) -> Outcome:
     assert node.task_id is not None
     view = machines.observe(node.ref)
     if view.wipe is not None and view.wipe.token == node.task_id:
-        return judge(view.wipe)
+        verdict = judge(view.wipe)
+        return verdict if isinstance(verdict, Fail) else look_again(node, tools, verdict)
     if view.phase == "failed":
         return Fail("wipe_failed", "The wipe did not finish.", detail=view.failure, facts=NodeFacts(wipe_id=node.task_id))
     if view.phase == "wiping" and node.step == "asked":
@@ -31,6 +32,24 @@ def clean(node: NodeSnapshot, tools: Toolbox) -> Outcome:
             "wipe_refused", "The provider refused to wipe the node.", detail=error.detail, facts=NodeFacts(wipe_id=node.task_id)
         )
     return Wait("Being wiped.", 0.0 if node.step != "asked" else POLL_S, step="asked")
+
+
+def look_again(node: NodeSnapshot, tools: Toolbox, verdict: Outcome) -> Outcome:
+    """
+    A report that claims success is believed once the acceptance checks, run after the wipe, find nothing left over and nothing broken.
+    """
+    machines = tools.machines(node.provider)
+    token = f"{node.task_id}-check"
+    view = machines.observe(node.ref)
+    if view.qualified_token != token:
+        if node.step != "checking":
+            machines.qualify(node.ref, token)
+        return Wait("Wiped; being checked.", 0.0 if node.step != "checking" else POLL_S, step="checking")
+    failed = [one.name for one in view.checks if one.result == "failed"]
+    if failed:
+        words = f"Failed after the wipe: {', '.join(failed)}."
+        return Fail("wipe_not_believed", words, facts=NodeFacts(wipe_id=node.task_id))
+    return verdict
 
 
 def judge(report: WipeReport) -> Outcome:
