@@ -124,7 +124,7 @@ def test_reachable_rights_never_grow(database: Database) -> None:
     in_transaction(database.engine, EVERYTHING, lambda s: set_limit(s, place, "keys", None))
     second = in_transaction(database.engine, owner.wall, lambda s: service.create_project(s, owner, service.Described("two")).id)
 
-    @settings(max_examples=40, deadline=None, suppress_health_check=list(HealthCheck))
+    @settings(max_examples=20, deadline=None, suppress_health_check=list(HealthCheck))
     @given(st.data())
     def grow(data: st.DataObject) -> None:
         reach, first = begin(data, database, tree, [tree.left.project_id, second])

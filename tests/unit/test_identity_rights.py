@@ -112,7 +112,7 @@ limits = st.builds(
 
 
 @given(limits, limits, st.sampled_from(sorted(ROLES)), st.booleans())
-@settings(max_examples=400)
+@settings(max_examples=150)
 def test_a_key_is_never_wider_than_its_maker(own: KeyLimits, asked: KeyLimits, role: str, follows: bool) -> None:  # noqa: FBT001 - hypothesis passes it
     """
     Whatever is asked, what comes out holds no right, network or day that the maker's key does not, or it is refused.
@@ -204,7 +204,7 @@ class Growing(RuleBasedStateMachine):
             assert rights <= self.first
 
 
-Growing.TestCase.settings = settings(max_examples=200, stateful_step_count=12, deadline=None)
+Growing.TestCase.settings = settings(max_examples=80, stateful_step_count=12, deadline=None)
 TestGrowing = Growing.TestCase
 
 
