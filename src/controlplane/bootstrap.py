@@ -75,7 +75,11 @@ def build(settings: Settings, *, application: str = "controlplane-api") -> Runti
     A runtime on the application role. Raises when the role could get round the walls.
     """
     engine = make_engine(settings.database_url.get_secret_value(), pool_size=settings.db_pool_size, application=application)
-    refuse_powerful_role(engine)
+    try:
+        refuse_powerful_role(engine)
+    except Exception:
+        engine.dispose()
+        raise
     runtime = Runtime(
         settings=settings,
         engine=engine,

@@ -12,7 +12,7 @@ from controlplane.web.brand import Brand
 
 COLOUR = re.compile(r"#[0-9a-fA-F]{6}")
 ACCENT = "#2456c9"
-DEEPEST = 8
+DEEPEST = 16
 REF = "#/components/schemas/"
 STYLE = """
 :root{--accent:ACCENT;--ink:#1b2230;--soft:#5b6577;--line:#e3e7ee;--back:#f7f8fa}

@@ -43,6 +43,7 @@ BYTES_PER_TOKEN = 65_536
 DRAINED = 4
 """A body up to this many times the limit is read to its end and thrown away, so that the caller can read the refusal."""
 BODY_DEADLINE_S = 30.0
+DRAIN_DEADLINE_S = 2.0
 PLAIN_HEADERS = (
     (b"x-content-type-options", b"nosniff"),
     (b"referrer-policy", b"no-referrer"),
@@ -386,7 +387,7 @@ async def _read(receive: Receive, limit: int) -> bytes:
     chunks: list[bytes] = []
     size = 0
     try:
-        async with asyncio.timeout(BODY_DEADLINE_S):
+        async with asyncio.timeout(BODY_DEADLINE_S) as deadline:
             while True:
                 message = await receive()
                 if message["type"] == "http.disconnect":
@@ -397,11 +398,14 @@ async def _read(receive: Receive, limit: int) -> bytes:
                     chunks.append(chunk)
                 elif size > limit * DRAINED:
                     break
-                else:
+                elif size - len(chunk) <= limit:
                     chunks.clear()
+                    deadline.reschedule(asyncio.get_running_loop().time() + DRAIN_DEADLINE_S)
                 if not message.get("more_body", False):
                     break
     except TimeoutError:
+        if size > limit:
+            raise _too_large(limit) from None
         detail = f"The body was not here within {BODY_DEADLINE_S:.0f} s."
         raise Refused(408, "body_too_slow", "The body took too long", detail) from None
     if size > limit:
