@@ -94,6 +94,8 @@ def test_a_mark_reads_back(mark: Mark, deployment: str) -> None:
     assert marks.read(written, deployment) == mark
     with pytest.raises(ForeignMark):
         marks.read(written, f"{deployment}x")
+    with pytest.raises(ForeignMark):
+        marks.read(mark.text(f"{deployment}x"), deployment)
 
 
 @given(WORD, WORD, WORD, WORD)

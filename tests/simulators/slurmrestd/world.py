@@ -81,11 +81,12 @@ class World:
             return 400, {"errors": [{"error": f'Unknown key "{unknown[0]}"', "errno": -1}]}
         with self.lock:
             job_id = len(self.jobs) + 1
+            made = FakeJob(job_id, job["name"], user, job.get("comment", ""), job.get("reservation", ""), job)
+            self.jobs[job_id] = made
             if "gpu:9" in str(job.get("gres") or job.get("tres_per_node")):
-                self.jobs[job_id] = FakeJob(job_id, job["name"], user, "", "", job, "FAILED", "BadConstraints", 1, "")
+                # what was refused uses up a number and leaves this trace
+                made.state, made.reason, made.exit_code, made.nodes = "FAILED", "BadConstraints", 1, ""
                 return 500, {"errors": [{self.errno_key("submit"): 2014, "error": "Requested node configuration is not available"}]}
-            comment, wall = job.get("comment", ""), job.get("reservation", "")
-            self.jobs[job_id] = FakeJob(job_id, job["name"], user, comment, wall, job)
             self.changes.append(f"submit {job['name']}")
             self.clock_s = int(self.now_s())
         warnings = [{"description": f'Ignoring unknown field "{name}" of type string'} for name in unknown]
