@@ -5,6 +5,9 @@ Events: an order that never changes, however late a transaction commits, and nob
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Iterator
+from contextlib import ExitStack, closing
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -16,14 +19,16 @@ from hypothesis import strategies as st
 from sqlalchemy.orm import Session
 
 from controlplane.activity import service
-from controlplane.activity.service import EventFilter
+from controlplane.activity.service import EventFilter, OperationFilter
 from controlplane.kit.access import Principal
 from controlplane.kit.db import EVERYTHING, raise_wall
 from controlplane.kit.errors import Invalid
 from controlplane.kit.events import Event, record
-from controlplane.kit.paging import encode_token
+from controlplane.kit.operations import NewOperation, start_operation
+from controlplane.kit.paging import PageAsk, encode_token
 from controlplane.web.streams import StreamTempo
 from tests.conftest import Database
+from tests.factories.identity import principal_of
 from tests.factories.nodes import Fleet, make_fleet
 
 OPERATOR = Principal("prn_1", "key_1", "platform", "platform", frozenset({"events:read"}))
@@ -83,9 +88,20 @@ class Reader:
         return new
 
 
-def test_a_slow_committer_is_waited_for(database: Database) -> None:
+@pytest.fixture
+def writers(database: Database) -> Iterator[tuple[Writer, Writer]]:
+    """
+    Two writers whose transactions end with the test.
+    """
+    two = Writer(database), Writer(database)
+    yield two
+    for one in two:
+        one.close()
+
+
+def test_a_slow_committer_is_waited_for(database: Database, writers: tuple[Writer, Writer]) -> None:
     """An event of a transaction that began first and commits last is told in its place: what is younger is held back until then."""
-    slow, quick, reader = Writer(database), Writer(database), Reader(database)
+    (slow, quick), reader = writers, Reader(database)
     slow.write("slow-1")
     quick.write("quick")
     quick.commit()
@@ -94,19 +110,16 @@ def test_a_slow_committer_is_waited_for(database: Database) -> None:
     slow.commit()
     assert reader.read() == ["slow-1", "slow-2", "quick"]
     assert reader.read() == []
-    slow.close()
-    quick.close()
 
 
-def test_what_is_rolled_back_was_never_told(database: Database) -> None:
+def test_what_is_rolled_back_was_never_told(database: Database, writers: tuple[Writer, Writer]) -> None:
     """A transaction that fails holds nothing up for good and tells nothing."""
-    failing, quick, reader = Writer(database), Writer(database), Reader(database)
+    (failing, quick), reader = writers, Reader(database)
     failing.write("never")
     quick.write("quick")
     quick.commit()
     failing.close()
     assert reader.read() == ["quick"]
-    quick.close()
 
 
 @settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
@@ -117,17 +130,18 @@ def test_what_is_rolled_back_was_never_told(database: Database) -> None:
 def test_every_reader_hears_the_same(database: Database, schedule: list[tuple[int, str]], limit: int) -> None:
     """Whatever writers do meanwhile, a reader that keeps its position hears every event once, in the order of one that reads at the end."""
     database.reset()
-    writers, reader = [Writer(database) for _ in range(3)], Reader(database, limit)
-    for number, (who, what) in enumerate(schedule):
-        if what == "read":
-            reader.read()
-        elif what == "write":
-            writers[who].write(str(number))
-        else:
-            writers[who].commit()
-    for one in writers:
-        one.commit()
-        one.close()
+    reader = Reader(database, limit)
+    with ExitStack() as stack:
+        writers = [stack.enter_context(closing(Writer(database))) for _ in range(3)]
+        for number, (who, what) in enumerate(schedule):
+            if what == "read":
+                reader.read()
+            elif what == "write":
+                writers[who].write(str(number))
+            else:
+                writers[who].commit()
+        for one in writers:
+            one.commit()
     while reader.read():
         pass
     late = Reader(database)
@@ -177,6 +191,21 @@ def test_everybody_hears_their_own(fleet: Fleet) -> None:
         raise_wall(session, scoped.wall)
         feed = service.list_events(session, scoped, EventFilter("job.running"), after=None, limit=10)
     assert [one.event.resource_id for one in feed.items] == ["job_left"]
+
+
+def test_the_first_wall_stands_alone(fleet: Fleet) -> None:
+    """Even in a transaction that sees every row, a tenant and a reseller are shown their own events and operations only."""
+    left, right = fleet.tree.left, fleet.tree.right
+    for one in (left, right):
+        _tell(fleet, id=f"job_{one.tenant_id}", tenant_id=one.tenant_id, project_id=one.project_id)
+        new = NewOperation("cluster.create", "cluster", f"clu_{one.tenant_id}", "prn_1", one.tenant_id, one.project_id)
+        fleet.do(partial(start_operation, new=new))
+    for key in (left.owner_key, left.reseller_key):
+        who = principal_of(fleet.engine, key)
+        told = fleet.do(partial(service.list_events, principal=who, which=EventFilter("job.running"), after=None, limit=10))
+        assert [one.event.tenant_id for one in told.items] == [left.tenant_id]
+        page = fleet.do(partial(service.list_operations, principal=who, which=OperationFilter(), ask=PageAsk()))
+        assert [one.tenant_id for one in page.items] == [left.tenant_id]
 
 
 def test_pages_go_on_where_they_stopped(fleet: Fleet) -> None:
