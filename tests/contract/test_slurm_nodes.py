@@ -142,6 +142,21 @@ def test_a_wipe_ends_what_the_tenant_left(slurm: SlurmHarness) -> None:
     assert _phase(slurm, member.ref, "deployed").token == "alc_after"
 
 
+def test_a_first_wipe_looks_and_removes_nothing(slurm: SlurmHarness) -> None:
+    """Nobody is known to have used the node: clean is clean, and what some account has there is a failure, not swept away."""
+    slurm.insist(lambda: slurm.adapter.wipe("n1", "wip_first"), what="wipe")
+    view = _phase(slurm, "n1", "wiped")
+    assert view.wipe is not None
+    assert {check.result for check in view.wipe.checks if check.name in {"processes", "tenant_files"}} == {"passed"}
+    found = slurm.kit.base / "work" / "scratch" / "somebodys"
+    found.write_text("data")
+    os.chown(found, 2345, 2345)
+    slurm.insist(lambda: slurm.adapter.wipe("n1", "wip_second"), what="wipe")
+    assert "tenant_files: 1 left" in _phase(slurm, "n1", "failed").failure
+    assert found.read_text() == "data"
+    found.unlink()
+
+
 def test_a_scrub_that_fails_or_reports_nothing_never_counts(slurm: SlurmHarness) -> None:
     """BR-032: exit without a report, a report of failure, and a lie about another node all end in failed."""
     good = '{"result":"passed"}'

@@ -89,6 +89,8 @@ class SlurmConfig(_Strict):
     """Certificates that sign slurmrestd's; None: the system's."""
     cli: CliConfig | None = None
     """Reservations, drains and marks need it; without it jobs can only be read."""
+    users: list[Name] = Field(default_factory=list)
+    """Accounts that tenants are given, one each; all of them are scrubbed on every wipe."""
     partition: str = ""
     """Where tenants' jobs are submitted; best one with ReqResv=YES. Empty: Slurm's default."""
     admin_partition: str = ""

@@ -158,13 +158,15 @@ class Nodes:
             raise Unsupported("scrub is not enabled for this Slurm: sell its pool to one tenant only", code="provider_no_scrub")
         name = self._names.scrub_job(token)
         node, mark = self._marked(ref)
-        if mark.phase in {"deployed", "releasing"}:
+        jobs = self._peer.jobs()
+        ended = mark.phase == "releasing" and node.name not in self._walled() and not self._tenants_on(node, mark, jobs)
+        if mark.phase in {"deployed", "releasing"} and not ended:
             raise Refused(f"{node.name} is held by {mark.alloc}", code="provider_held_by_other")
-        mark = self._write(node, mark, replace(mark, wipe=token))
-        if self._scrub_job(token, self._peer.jobs()) or self._verdict(node.name, token).report:
+        mark = self._write(node, mark, replace(mark, wipe=token, phase="released" if ended else mark.phase))
+        if self._scrub_job(token, jobs) or self._verdict(node.name, token).report:
             return
         self._walls.lift(node)
-        users = tuple(dict.fromkeys([*(one for one in mark.users.split("+") if one), *self._config.scrub.users]))
+        users = tuple(dict.fromkeys([*(one for one in mark.users.split("+") if one), *self._config.users, *self._config.scrub.users]))
         self._peer.submit(
             Submit(
                 name=name,

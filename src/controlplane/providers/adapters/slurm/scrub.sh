@@ -23,15 +23,21 @@ for user in $SCRUB_USERS; do
   if uid=$(id -u -- "$user" 2>/dev/null) && [ "$uid" -ne 0 ]; then uids+=("$uid"); else unknown="$unknown $user"; fi
 done
 
+# Nobody is known to have used the node: nothing is ended or removed, but what
+# ordinary accounts (1000 to 59999) have there is counted, and must be nothing.
+look=''
+if [ ${#uids[@]} = 0 ]; then look=${SCRUB_FIRST_UID:-1000}; uids=("$look"); fi
+
 # Processes by any of their four user ids. /proc/PID itself may belong to root
 # when a process forbids dumps, so its owner is not asked.
 processes_of() {
   local uid=$1 file
   for file in /proc/[0-9]*/status; do
-    awk -v uid="$uid" '
+    awk -v uid="$uid" -v look="$look" '
+      function hit(id) { return look == "" ? id == uid : (id >= look + 0 && id < 60000) }
       /^State:/ { state = $2 }
       /^Pid:/ { pid = $2 }
-      /^Uid:/ { mine = ($2 == uid || $3 == uid || $4 == uid || $5 == uid) }
+      /^Uid:/ { mine = (hit($2) || hit($3) || hit($4) || hit($5)) }
       END { if (mine && state != "Z" && state != "X") print pid }' "$file" 2>/dev/null
   done
 }
@@ -39,7 +45,7 @@ left=0
 for uid in ${uids[@]+"${uids[@]}"}; do
   for _ in 1 2 3 4 5 6 7 8 9 10; do
     found=$(processes_of "$uid")
-    [ -n "$found" ] || break
+    [ -n "$found" ] && [ -z "$look" ] || break
     # shellcheck disable=SC2086
     kill -KILL $found 2>/dev/null
     sleep 0.3
@@ -47,43 +53,45 @@ for uid in ${uids[@]+"${uids[@]}"}; do
   [ -z "$found" ] || left=$((left + $(echo "$found" | wc -l)))
 done
 
-if [ ${#uids[@]} = 0 ]; then note processes not_measured "no account to look for"
-elif [ -n "$unknown" ]; then note processes failed "accounts unknown here:$unknown"
+if [ -n "$unknown" ]; then note processes failed "accounts unknown here:$unknown"
 elif [ "$left" = 0 ]; then note processes passed "0 left"
 else note processes failed "$left left"; fi
 
 files_of() { # files_of UID PATH
-  find "$2" -xdev -mindepth 1 -uid "$1" -print 2>/dev/null
+  if [ -z "$look" ]; then find "$2" -xdev -mindepth 1 -uid "$1" -print 2>/dev/null
+  else find "$2" -xdev -mindepth 1 -uid "+$((look - 1))" -uid -60000 -print 2>/dev/null; fi
 }
 left=0
 seen=''
 for uid in ${uids[@]+"${uids[@]}"}; do
   for path in $SCRUB_PATHS; do
     [ -d "$path" ] || continue
-    find "$path" -xdev -mindepth 1 -uid "$uid" -prune -exec chattr -R -i -a -- {} + > /dev/null 2>&1
-    find "$path" -xdev -mindepth 1 -uid "$uid" -prune -exec rm -rf --one-file-system -- {} + > /dev/null 2>&1
+    if [ -z "$look" ]; then
+      find "$path" -xdev -mindepth 1 -uid "$uid" -prune -exec chattr -R -i -a -- {} + > /dev/null 2>&1
+      find "$path" -xdev -mindepth 1 -uid "$uid" -prune -exec rm -rf --one-file-system -- {} + > /dev/null 2>&1
+    fi
     left=$((left + $(files_of "$uid" "$path" | wc -l)))
     seen="$seen $path"
   done
 done
-if [ ${#uids[@]} = 0 ]; then note tenant_files not_measured "no account to look for"
-elif ! command -v find > /dev/null || [ -z "$seen" ]; then note tenant_files failed "nothing could be searched"
+if ! command -v find > /dev/null || [ -z "$seen" ]; then note tenant_files failed "nothing could be searched"
 elif [ "$left" = 0 ]; then note tenant_files passed "0 left in$seen"
 else note tenant_files failed "$left left in$seen"; fi
 
 # System V objects outlive their processes.
+# shellcheck disable=SC2016
+hit='function hit(id) { return look == "" ? id == uid : (id >= look + 0 && id < 60000) } '
 objects_of() { # objects_of UID -> "-m ID", "-q ID", "-s ID" lines
-  awk -v uid="$1" 'FNR > 1 && ($8 == uid || $10 == uid) { print "-m", $2 }' /proc/sysvipc/shm 2>/dev/null
-  awk -v uid="$1" 'FNR > 1 && ($8 == uid || $10 == uid) { print "-q", $2 }' /proc/sysvipc/msg 2>/dev/null
-  awk -v uid="$1" 'FNR > 1 && ($5 == uid || $7 == uid) { print "-s", $2 }' /proc/sysvipc/sem 2>/dev/null
+  awk -v uid="$1" -v look="$look" "$hit"'FNR > 1 && (hit($8) || hit($10)) { print "-m", $2 }' /proc/sysvipc/shm 2>/dev/null
+  awk -v uid="$1" -v look="$look" "$hit"'FNR > 1 && (hit($8) || hit($10)) { print "-q", $2 }' /proc/sysvipc/msg 2>/dev/null
+  awk -v uid="$1" -v look="$look" "$hit"'FNR > 1 && (hit($5) || hit($7)) { print "-s", $2 }' /proc/sysvipc/sem 2>/dev/null
 }
 left=0
 for uid in ${uids[@]+"${uids[@]}"}; do
-  while read -r kind id; do ipcrm "$kind" "$id" 2>/dev/null; done < <(objects_of "$uid")
+  [ -n "$look" ] || while read -r kind id; do ipcrm "$kind" "$id" 2>/dev/null; done < <(objects_of "$uid")
   left=$((left + $(objects_of "$uid" | wc -l)))
 done
-if [ ${#uids[@]} = 0 ]; then note shared_memory not_measured "no account to look for"
-elif [ ! -r /proc/sysvipc/shm ]; then note shared_memory passed "the kernel has no System V objects"
+if [ ! -r /proc/sysvipc/shm ]; then note shared_memory passed "the kernel has no System V objects"
 elif [ "$left" = 0 ]; then note shared_memory passed "0 left"
 else note shared_memory failed "$left left"; fi
 
