@@ -153,12 +153,25 @@ def test_no_wipe_no_tenant(ground: StepGround, fault: str, code: str) -> None:
 
 
 def test_only_this_wipe_counts(ground: StepGround) -> None:
-    """A verified wipe makes the node available; the report of an older one does not."""
-    assert isinstance(ground.run("cleaning", task_id="wip_1"), Wait)
-    done = ground.run("cleaning", step="asked", task_id="wip_1")
+    """A verified wipe, and checks that were run after it, make the node available; the report of an older one does not."""
+    assert ground.run("cleaning", task_id="wip_1") == Wait("Being wiped.", 0.0, step="asked")
+    assert ground.run("cleaning", step="asked", task_id="wip_1") == Wait("Wiped; being checked.", 0.0, step="checking")
+    done = ground.run("cleaning", step="checking", task_id="wip_1")
     assert isinstance(done, Advance)
     assert (done.to, done.facts.wipe_verified) == ("available", True)
-    assert isinstance(ground.run("cleaning", task_id="wip_2"), Wait)
+    assert ground.run("cleaning", task_id="wip_2") == Wait("Being wiped.", 0.0, step="asked")
+
+
+def test_a_wipe_that_only_says_so_is_not_believed(ground: StepGround) -> None:
+    """A report that claims success over a machine that still holds a tenant's data keeps the node out."""
+    ground.run("deploying", tenancy=HELD)
+    ground.run("releasing", tenancy=LEAVING)
+    ground.sim.play("wipe_lies", "wipe")
+    for step in ("", "asked"):
+        assert isinstance(ground.run("cleaning", step=step, task_id="wip_1"), Wait)
+    outcome = ground.run("cleaning", step="checking", task_id="wip_1")
+    assert isinstance(outcome, Fail)
+    assert (outcome.code, outcome.facts.wipe_verified) == ("wipe_not_believed", False)
 
 
 def test_a_provider_says_what_it_can_do(ground: StepGround) -> None:
@@ -197,4 +210,4 @@ def test_the_clock_of_the_ground_moves(slow: StepGround) -> None:
     slow.run("cleaning", task_id="wip_1")
     assert isinstance(slow.run("cleaning", step="asked", task_id="wip_1"), Wait)
     slow.later(timedelta(hours=6).total_seconds())
-    assert isinstance(slow.run("cleaning", step="asked", task_id="wip_1"), Advance)
+    assert slow.run("cleaning", step="asked", task_id="wip_1") == Wait("Wiped; being checked.", 0.0, step="checking")
