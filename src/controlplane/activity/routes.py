@@ -284,6 +284,7 @@ def stream_events(
     audience="any",
     answer=ListOf[AuditEntryOut],
     summary="List the audit",
+    problems=(404,),
 )
 def list_audit_events(
     call: Call,
@@ -324,6 +325,7 @@ def list_audit_events(
     audience="any",
     answer=VerificationOut,
     summary="Verify the audit",
+    problems=(404,),
 )
 def verify_audit_events(call: Call, chain: Chain = None) -> VerificationOut:
     """

@@ -166,6 +166,7 @@ def list_prices(call: Call) -> CurrentPrices:
     status=201,
     answer=PriceBookOut,
     summary="Add a version of a price list",
+    problems=(404,),
     tags=["prices"],
 )
 def create_price_book(call: Call, body: PriceBookCreate) -> Reply:

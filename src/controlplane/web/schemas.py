@@ -33,7 +33,13 @@ Title = Annotated[str, StringConstraints(min_length=1, max_length=200), AfterVal
 LabelKey = Annotated[str, StringConstraints(min_length=1, max_length=63, pattern=r"^[a-zA-Z0-9]([a-zA-Z0-9._/-]*[a-zA-Z0-9])?$")]
 LabelValue = Annotated[str, StringConstraints(max_length=256), AfterValidator(check_text)]
 Labels = Annotated[
-    dict[LabelKey, LabelValue], Field(max_length=32, description="Free key-value pairs.", examples=[{"team": "vision"}])
+    dict[LabelKey, LabelValue],
+    Field(
+        max_length=32,
+        description="Free key-value pairs.",
+        examples=[{"team": "vision"}],
+        json_schema_extra={"additionalProperties": False},  # keys of another form are refused, not passed over
+    ),
 ]
 
 
