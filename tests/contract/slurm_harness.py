@@ -120,7 +120,8 @@ class SlurmHarness(Harness):
         for cluster_id in self.adapter.list_clusters().cluster_ids:
             self.gone(cluster_id)
         self.kit.scontrol("update", f"nodename={','.join(self.kit.nodes)}", "extra=")
-        self.until(self.adapter.list_machines, lambda seen: all(one.power == "on" for one in seen.machines), what="all nodes free")
+        idle = ("sinfo", "-h", "-r", "-p", "tenants", "-t", "idle", "-o", "%D")
+        self.until(lambda: self.kit.slurm(*idle), lambda seen: seen == str(len(self.kit.nodes)), what="all nodes free")
         self.adapter.close()
 
 

@@ -59,7 +59,7 @@ def test_a_node_is_a_machine_with_its_inventory(slurm: SlurmHarness) -> None:
     view = slurm.adapter.observe("n1")
     assert view == listed.machines[0]
     assert view.inventory is not None
-    assert (view.power, view.phase, view.inventory.gpus, view.inventory.gpu_model) == ("on", "idle", 8, GPU_MODEL)
+    assert (view.power, view.phase, view.inventory.gpus, view.inventory.gpu_model) == ("unknown", "idle", 8, GPU_MODEL)
     with pytest.raises(NotFound):
         slurm.adapter.observe("no-such-node")
 

@@ -166,7 +166,9 @@ class Nodes:
         if self._scrub_job(token, jobs) or self._verdict(node.name, token).report:
             return
         self._walls.lift(node)
-        users = tuple(dict.fromkeys([*(one for one in mark.users.split("+") if one), *self._config.users, *self._config.scrub.users]))
+        users = tuple(
+            dict.fromkeys([*(one for one in mark.users.split("+") if one), *self._config.users, *self._config.scrub.users])
+        )
         self._peer.submit(
             Submit(
                 name=name,
@@ -313,9 +315,8 @@ def _ready(node: NodeRecord) -> bool:
 
 
 def _power(node: NodeRecord) -> Power:
-    if node.states & _OFF:
-        return "off"
-    return "on" if node.answers else "unknown"
+    # Slurm reads no power supply; it only knows what its own power saving has switched off
+    return "off" if node.states & _OFF else "unknown"
 
 
 def _words(node: NodeRecord) -> str:
