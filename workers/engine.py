@@ -61,6 +61,7 @@ class Engine:
         for thread in self._threads:
             thread.join(STOP_GRACE_S)
         self._pool.shutdown(wait=False, cancel_futures=True)
+        self._tools.close()
         self._runtime.close()
 
     def _sweep(self) -> None:

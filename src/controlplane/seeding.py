@@ -87,6 +87,14 @@ def sow(engine: Engine, region: Region, currency: str, known: Mapping[str, str])
     The region, an operator, a reseller, a tenant, a project and their keys exist; keys that are known are not made again.
     """
     site = in_transaction(engine, EVERYTHING, lambda session: sow_fleet(session, region))
+    return sow_people(engine, currency, site=site, known=known)
+
+
+def sow_people(engine: Engine, currency: str, *, site: str, known: Mapping[str, str] | None = None) -> DemoKeys:
+    """
+    An operator, a reseller, a tenant, a project, prices and the site exist; keys that are known are not made again.
+    """
+    known = known or {}
     fields = list(DemoKeys.__dataclass_fields__)
     if all(known.get(name) for name in fields):
         return DemoKeys(**{name: known[name] for name in fields})
@@ -133,6 +141,8 @@ def _node(one: Position) -> nodes.NewNode:
 
 
 def _sow_people(session: Session, operator: Principal, operator_key: str, site: str, currency: str) -> DemoKeys:
+    catalog.load_catalog(session)
+    catalog.ensure_site(session, site, site)
     brand = {"name": "North Compute", "colour": "#0b6e4f", "support_email": "help@north.example"}
     everybody = PageAsk(200)
     resellers = identity.list_resellers(session, everybody, identity.Filters()).items

@@ -4,8 +4,9 @@ A whole small cloud in one test process: a simulated region, people, drivers and
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from dataclasses import dataclass, field
-from datetime import datetime
+from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -18,18 +19,22 @@ from controlplane.kit.access import Principal
 from controlplane.kit.db import EVERYTHING, in_transaction
 from controlplane.kit.lifecycle import Driver
 from controlplane.kit.secrets import Sealer
+from controlplane.providers.adapters.simulated.control import SimControl
 from controlplane.providers.toolbox import Toolbox
 from controlplane.settings import Settings
 from tests.conftest import Database
 
 MASTER_KEY = "AAECAwQFBgcICQoLDA0ODxAREhMUFRYXGBkaGxwdHh8="
-
-
-NEXT_DUE = """
-    SELECT extract(epoch FROM min(due_at) - cp_clock()) AS pause_s FROM (
-      SELECT due_at FROM nodes WHERE due_at IS NOT NULL
-      UNION ALL SELECT due_at FROM clusters WHERE due_at IS NOT NULL AND state NOT IN ('running', 'degraded', 'placing')
-      UNION ALL SELECT due_at FROM jobs WHERE due_at IS NOT NULL) waiting
+ADVANCE = text("UPDATE test_clock SET at = at + make_interval(secs => :s) RETURNING at")
+DUE = """
+    SELECT kind, decided, extract(epoch FROM min(due_at) - cp_clock())::float8 AS pause_s, bool_and(endless) AS endless FROM (
+      SELECT 'node' AS kind, state, step, due_at, false AS endless,
+        false AS decided FROM nodes WHERE due_at IS NOT NULL
+      UNION ALL SELECT 'cluster', state, step, due_at, state IN ('running', 'degraded', 'placing'),
+        state IN ('pending', 'placing', 'provisioning') OR state || '/' || step = 'updating/placing'
+        FROM clusters WHERE due_at IS NOT NULL
+      UNION ALL SELECT 'job', state, step, due_at, false, state = 'queued' FROM jobs WHERE due_at IS NOT NULL) waiting
+    GROUP BY kind, decided, endless
 """
 
 
@@ -65,6 +70,17 @@ class World:
         """
         return self.database.engine
 
+    def toolbox(self, skew_s: float = 0.0) -> Toolbox:
+        """
+        How a freshly started process reaches the simulator, by a clock that is wrong by so much. Only with virtual time.
+        """
+        sealer = Sealer.from_base64(MASTER_KEY)
+        return Toolbox(
+            deployment="cp",
+            now=lambda: self.clock() + timedelta(seconds=skew_s),
+            open_secrets=lambda provider_id, sealed: bootstrap.open_secrets(sealer, provider_id, sealed),
+        )
+
     def do(self, work: Any) -> Any:
         """
         `work(session)` in one committed transaction that sees everything.
@@ -79,27 +95,52 @@ class World:
             session.execute(text("SELECT set_config('cp.scope', 'all', true)"))
             return list(session.execute(text(sql), given).all())
 
+    def waiting(self) -> list[Any]:
+        """
+        Seconds until work of each kind is due: (kind, decided, pause_s, endless); read by the owner, past all walls.
+        """
+        with self.database.owner.connect() as connection:
+            return list(connection.execute(text(DUE)).all())
+
     def tick(self) -> int:
         """
-        One look of every driver, one after the other; how much was done is returned.
+        One look of every driver that has work, one after the other; how much was done is returned.
         """
+        due = {(row.kind, row.decided) for row in self.waiting() if row.pause_s <= 0}
+        return self._look(due)
+
+    def _look(self, due: Collection[tuple[str, bool]]) -> int:
         done = 0
-        for driver in self.drivers.values():
-            done += driver.decide(100)
-            done += driver.apply([driver.step(claim, self.tools) for claim in driver.claim(100)])
+        for name, driver in self.drivers.items():
+            if (name, True) in due:
+                done += driver.decide(100)
+            if (name, False) in due:
+                done += driver.apply([driver.step(claim, self.tools) for claim in driver.claim(100)])
         return done
 
     def settle(self, *, looks: int = 600) -> None:
         """
         Nothing is due any more; the clock is advanced while rows only wait.
         """
+        if not self.go_on(looks):
+            self._complain()
+
+    def go_on(self, looks: int) -> bool:
+        """
+        So many looks have been taken, the clock was advanced while rows only waited; whether all has settled is returned.
+        """
         for _ in range(looks):
-            if self.tick():
+            rows = self.waiting()
+            done = self._look({(row.kind, row.decided) for row in rows if row.pause_s <= 0})
+            if done:
                 continue
-            pause = self.rows(NEXT_DUE)[0].pause_s
-            if pause is None:
-                return
-            self.clock.advance(max(0.001, float(pause)))
+            pauses = [row.pause_s for row in rows if not row.endless]
+            if not pauses:
+                return True
+            self.clock.advance(max(0.001, min(pauses)))
+        return False
+
+    def _complain(self) -> None:
         stuck = [
             row
             for table in ("nodes", "clusters", "jobs")
@@ -110,27 +151,40 @@ class World:
 
 class SharedClock:
     """
-    One virtual time for the database and the simulator.
+    One virtual time for the database and the simulator, whatever the clocks of processes show.
     """
 
     def __init__(self, database: Database) -> None:
         self._database = database.virtual_clock()
+        self._owner = database.owner
         self._now: datetime = self._database.now()  # type: ignore[assignment]
+        self._peer: SimControl | None = None
 
     def __call__(self) -> datetime:
         return self._now
+
+    def lead(self, peer: SimControl) -> None:
+        """
+        The simulator's own clock shows this time from now on.
+        """
+        self._peer = peer
+        peer.freeze(self._now)
 
     def advance(self, seconds: float) -> None:
         """
         Time has gone on for everybody.
         """
-        self._database.advance(seconds)
-        self._now = self._database.now()  # type: ignore[assignment]
+        with self._owner.begin() as connection:
+            self._now = connection.execute(ADVANCE, {"s": seconds}).scalar_one()
+        if self._peer is not None:
+            self._peer.freeze(self._now)
 
     def stop(self) -> None:
         """
         Real time again.
         """
+        if self._peer is not None:
+            self._peer.close()
         self._database.stop()
 
 
@@ -145,8 +199,11 @@ def make_world(database: Database, folder: Path, *, fleet: str = "demo", profile
         data_dir=folder,
         master_key=MASTER_KEY,  # type: ignore[arg-type]
     )
-    region = seeding.Region(folder / "region.sqlite", fleet=fleet, profile=profile)
+    extra = {"clock": "file"} if virtual else None
+    region = seeding.Region(folder / "region.sqlite", fleet=fleet, profile=profile, extra=extra)
     keys = seeding.sow(database.engine, region, "USD", {})
+    if clock is not None:
+        clock.lead(SimControl(region.world))
     sealer = Sealer.from_base64(MASTER_KEY)
     tools = (
         bootstrap.toolbox(settings, sealer)

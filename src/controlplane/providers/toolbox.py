@@ -34,6 +34,7 @@ OPEN_FOR_S = 5.0
 CAP = 16  # calls in flight per provider and process
 CAP_WAIT_S = 5.0
 LOOK_AGAIN_S = 5.0
+OURS = frozenset({"read_lag_s"})  # settings of a provider that are for us, not for its adapter
 
 
 class Reachable(Protocol):
@@ -165,7 +166,7 @@ class Toolbox:
             if known is None or known[0] != provider.version:
                 given = AdapterInput(
                     provider_id=provider.id,
-                    config=provider.config,
+                    config={name: value for name, value in provider.config.items() if name not in OURS},
                     secrets=self._open_secrets(provider.id, provider.sealed),
                     deployment=self.deployment,
                     now=self.now,
@@ -174,6 +175,17 @@ class Toolbox:
                 known = (provider.version, Guarded(build_adapter(provider.adapter, given), circuit))
                 self._adapters[provider.id] = known
             return known[1]
+
+    def close(self) -> None:
+        """
+        No adapter holds a connection any more.
+        """
+        with self._lock:
+            for _, adapter in self._adapters.values():
+                close = getattr(adapter, "close", None)
+                if close is not None:
+                    close()
+            self._adapters.clear()
 
     def machines(self, provider: Reachable) -> Machines:
         """

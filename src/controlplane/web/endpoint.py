@@ -188,7 +188,7 @@ def _outer_signature(
         outer.append(one.replace(kind=inspect.Parameter.KEYWORD_ONLY))
         is_body = inspect.isclass(one.annotation) and issubclass(one.annotation, BaseModel)
         if f"{{{one.name}}}" not in path and not is_body:
-            known.add(one.name)
+            known.add(_sent_name(one))
     if dry_run:
         flag = Query(False, description="Answer what would happen and change nothing.")
         outer.append(inspect.Parameter("dry_run", inspect.Parameter.KEYWORD_ONLY, default=flag, annotation=bool))
@@ -197,6 +197,14 @@ def _outer_signature(
         outer.append(inspect.Parameter("wait_s", inspect.Parameter.KEYWORD_ONLY, default=0, annotation=WaitSeconds))
         known.add("wait_s")
     return inspect.Signature(outer), frozenset(known)
+
+
+def _sent_name(parameter: inspect.Parameter) -> str:
+    """
+    The parameter's name on the wire: its alias where it has one.
+    """
+    declared = getattr(parameter.annotation, "__metadata__", ())
+    return next((one.alias for one in declared if getattr(one, "alias", None)), parameter.name)
 
 
 def _declared(code: int) -> dict[str, Any]:

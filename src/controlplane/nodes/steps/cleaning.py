@@ -46,8 +46,8 @@ def look_again(node: NodeSnapshot, tools: Toolbox, verdict: Outcome) -> Outcome:
             machines.qualify(node.ref, token)
         return Wait("Wiped; being checked.", 0.0 if node.step != "checking" else POLL_S, step="checking")
     failed = [one.name for one in view.checks if one.result == "failed"]
-    if failed:
-        words = f"Failed after the wipe: {', '.join(failed)}."
+    if failed or not view.checks:
+        words = f"Failed after the wipe: {', '.join(failed)}." if failed else "Nothing was checked after the wipe."
         return Fail("wipe_not_believed", words, facts=NodeFacts(wipe_id=node.task_id))
     return verdict
 

@@ -24,7 +24,7 @@ def release(node: NodeSnapshot, tools: Toolbox) -> Outcome:
         return Wait("Being taken back.", 0.0, step="asked")
     view = machines.observe(node.ref)
     mine = view.token == tenancy.allocation_id
-    if mine and view.phase in RELEASED and view.power == "off":
+    if mine and view.phase in RELEASED:
         return Advance("cleaning", "Taken back.")
     if mine and view.phase == "releasing":
         return Wait("Being powered off.", POLL_S)

@@ -1,0 +1,3 @@
+"""
+Adapters: one folder per system below us; found by entry point, imported by nobody.
+"""
