@@ -123,7 +123,7 @@ def postgres_url() -> Iterator[str]:
     if given:
         yield given
         return
-    with tempfile.TemporaryDirectory(prefix="cptest", dir="/var/tmp") as folder:  # noqa: S108 - must be reachable by the server's account
+    with tempfile.TemporaryDirectory(prefix="cptest", dir="/var/tmp") as folder:
         home = Path(folder)
         home.chmod(0o755)
         server = EmbeddedPostgres(home / "pg", password=secrets.token_hex(8), log_path=home / "postgres.log", durable=False)
@@ -146,12 +146,12 @@ def migrated(postgres_url: str) -> Iterator[Database]:
 
 
 @pytest.fixture
-def database(migrated: Database) -> Iterator[Database]:
+def database(migrated: Database) -> Database:
     """
     The database, empty.
     """
     migrated.reset()
-    yield migrated
+    return migrated
 
 
 @pytest.fixture

@@ -18,7 +18,7 @@ from controlplane import seeding
 from controlplane.settings import Settings
 from tests.conftest import Database
 from tests.factories.serving import MASTER_KEY, serving
-from tests.slurm_kit import SlurmKit, slurm_kit  # noqa: F401 - the fixture
+from tests.slurm_kit import SlurmKit
 from workers.engine import Engine
 
 pytestmark = [pytest.mark.slurm, pytest.mark.timeout(280)]

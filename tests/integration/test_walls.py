@@ -10,8 +10,9 @@ from controlplane.kit.db import Wall, raise_wall
 from tests.conftest import Database
 
 WALLED = (
-    "projects", "clusters", "node_sets", "jobs", "job_logs", "allocations", "meter_intervals", "operations", "state_history", "provider_users",
-)  # fmt: skip
+    *("projects", "clusters", "node_sets", "jobs", "job_logs", "allocations"),
+    *("meter_intervals", "operations", "state_history", "provider_users"),
+)
 
 
 def test_without_a_wall_nothing_is_seen(database: Database, session: Session) -> None:
