@@ -62,3 +62,7 @@ clean: ## remove what was installed and built here; the data directory stays
 .PHONY: runtime dev
 runtime dev:
 	@$(PYTHON) scripts/bootstrap.py $@
+
+.PHONY: states
+states: dev ## write docs/states.md from the state tables
+	$(BIN)/python -m tests.architecture.test_states
