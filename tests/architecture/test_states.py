@@ -31,7 +31,7 @@ def page() -> str:
     """
     The whole page.
     """
-    head = "# States\n\nMade from the state tables in the code (`make states`); a test compares them, and the database refuses every other move.\n"
+    head = "# States\n\nMade from the code's state tables (`make states`); a test compares them, the database refuses other moves.\n"
     return "\n".join([head, *(section(table) for table in TABLES)])
 
 
