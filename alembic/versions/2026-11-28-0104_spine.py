@@ -67,6 +67,28 @@ BEGIN
   UPDATE audit_heads SET seq = last_seq + 1, hash = next_hash WHERE tenant_id = chain;
   RETURN last_seq + 1;
 END $$;
+-- Open operations are counted where they begin and end, whoever writes them. A delete is never refused.
+CREATE FUNCTION cp_count_operation() RETURNS trigger
+LANGUAGE plpgsql SECURITY DEFINER SET search_path FROM CURRENT SET cp.scope = 'all' AS $$
+DECLARE scopes text[]; full_scope text; change bigint := CASE TG_OP WHEN 'INSERT' THEN 1 ELSE -1 END;
+BEGIN
+  scopes := ARRAY['platform', (SELECT t.reseller_id FROM tenants t WHERE t.id = NEW.tenant_id), NEW.tenant_id, NEW.project_id];
+  PERFORM 1 FROM quotas q WHERE q.scope_id = ANY(scopes) AND q.resource = 'operations' ORDER BY q.depth, q.scope_id FOR UPDATE;
+  IF change > 0 AND NEW.type NOT LIKE '%.delete' THEN
+    SELECT q.scope_kind INTO full_scope FROM quotas q
+      WHERE q.scope_id = ANY(scopes) AND q.resource = 'operations' AND q.used >= q.ceiling ORDER BY q.depth DESC LIMIT 1;
+    IF FOUND THEN
+      RAISE EXCEPTION 'too many operations are open' USING ERRCODE = 'check_violation', CONSTRAINT = 'operations_quota', DETAIL = full_scope;
+    END IF;
+  END IF;
+  UPDATE quotas q SET used = q.used + change, updated_at = cp_clock() WHERE q.scope_id = ANY(scopes) AND q.resource = 'operations';
+  RETURN NULL;
+END $$;
+CREATE TRIGGER counted_when_begun AFTER INSERT ON operations FOR EACH ROW WHEN (NEW.tenant_id IS NOT NULL)
+  EXECUTE FUNCTION cp_count_operation();
+CREATE TRIGGER counted_when_ended AFTER UPDATE OF state ON operations FOR EACH ROW
+  WHEN (NEW.tenant_id IS NOT NULL AND NEW.state IN ('succeeded', 'failed', 'cancelled')
+        AND OLD.state NOT IN ('succeeded', 'failed', 'cancelled')) EXECUTE FUNCTION cp_count_operation();
 REVOKE ALL ON FUNCTION cp_audit_append(text, bytea) FROM PUBLIC;
 GRANT EXECUTE ON FUNCTION cp_audit_append(text, bytea) TO cp_application;
 """
@@ -828,6 +850,6 @@ def downgrade() -> None:
     op.drop_table("events")
     op.drop_table("audit_heads")
     op.drop_table("audit_entries")
-    for function in ("cp_check_move", "cp_check_wiped", "cp_refuse_available", "cp_clock"):
+    for function in ("cp_check_move", "cp_check_wiped", "cp_refuse_available", "cp_count_operation", "cp_clock"):
         op.execute(f"DROP FUNCTION {function}()")
     op.execute("DROP FUNCTION cp_audit_append(text, bytea)")

@@ -8,9 +8,12 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from sqlalchemy import text
+from sqlalchemy.exc import IntegrityError
 
 from controlplane.clusters import scaling
 from controlplane.clusters import service as clusters
+from controlplane.kit.db import constraint_name
 from controlplane.kit.errors import NoCapacity
 from controlplane.providers.adapters.simulated.control import SimControl
 from tests.conftest import Database
@@ -127,3 +130,27 @@ def test_a_waiting_order_is_deleted_without_any_worker(world: World) -> None:
     assert world.rows("SELECT state FROM operations ORDER BY id") == [("cancelled",), ("succeeded",)]
     assert world.rows("SELECT resource, used FROM quotas WHERE used <> 0 AND resource IN ('gpus', 'clusters')") == []
     assert len(control(world).calls()) == before
+
+
+def open_operations(world: World) -> list[tuple[str, int]]:
+    """
+    The counters of open operations that are not zero.
+    """
+    rows = world.rows("SELECT scope_kind, used FROM quotas WHERE resource = 'operations' AND used <> 0 ORDER BY depth")
+    return [(row.scope_kind, row.used) for row in rows]
+
+
+def test_open_operations_are_counted_and_limited(world: World) -> None:
+    """Each level counts open operations from their start to their end; a full quota refuses a new order and never a delete."""
+    world.settle()
+    limit = text("UPDATE quotas SET ceiling = 2 WHERE resource = 'operations' AND scope_id = :tenant")
+    world.do(lambda s: s.execute(limit, {"tenant": world.tenant.tenant_id}))
+    first = order(world, "one", 30, wait=True)
+    order(world, "two", 30, wait=True)
+    assert open_operations(world) == [(kind, 2) for kind in ("platform", "reseller", "tenant", "project")]
+    with pytest.raises(IntegrityError) as refused:
+        order(world, "three", 1)
+    assert constraint_name(refused.value) == "operations_quota"
+    world.do(lambda s: clusters.delete_cluster(s, world.tenant, world.keys.project_id, first, lambda _: None))
+    world.settle()
+    assert open_operations(world) == []

@@ -10,6 +10,7 @@ import functools
 import inspect
 import logging
 import time
+from collections import Counter
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
@@ -26,8 +27,8 @@ from starlette.responses import Response
 from controlplane.kit import audit, crashpoints
 from controlplane.kit.access import Authenticator, Principal
 from controlplane.kit.clock import rfc3339, utc_now
-from controlplane.kit.db import DEADLOCK, EVERYTHING, SERIALIZATION_FAILURE, raise_wall, sqlstate
-from controlplane.kit.errors import Conflict, DomainError, FieldError, Forbidden, Invalid, NotFound, Unavailable
+from controlplane.kit.db import DEADLOCK, EVERYTHING, SERIALIZATION_FAILURE, constraint_name, raise_wall, sqlstate
+from controlplane.kit.errors import Conflict, DomainError, FieldError, Forbidden, Invalid, NotFound, QuotaExceeded, Unavailable
 from controlplane.kit.secrets import Sealer
 from controlplane.web.call import Call, Reply
 from controlplane.web.problems import MEDIA_TYPE, problem, validation_problem
@@ -35,6 +36,7 @@ from controlplane.web.repeat import Remembered, Repeat, remember, reserve
 from controlplane.web.waiting import WaitSeconds, answer_when_changed
 
 log = logging.getLogger(__name__)
+OPERATIONS_QUOTA = "operations_quota"
 TRIES = 4
 UNSTORABLE = frozenset({"22003", "22007", "22008", "22021", "22P05"})
 """SQL states of values that no column can hold: numbers, times and text out of range."""
@@ -95,6 +97,8 @@ class Rule:
     """Whether Idempotency-Key is honoured."""
     works_suspended: bool
     """Whether a suspended caller may still use it."""
+    lists: frozenset[str]
+    """Those that may be repeated."""
     query: frozenset[str]
     """Query parameters it knows."""
 
@@ -131,6 +135,9 @@ def endpoint(
             mutates=changes,
             repeatable=method == "POST",
             works_suspended=method == "DELETE" if works_suspended is None else works_suspended,
+            lists=frozenset(
+                _sent_name(one) for one in inspect.signature(function).parameters.values() if "list[" in str(one.annotation)
+            ),
             query=known,
         )
 
@@ -281,11 +288,19 @@ def _told(error: DBAPIError) -> DomainError | None:
     state = sqlstate(error)
     if state in UNSTORABLE:
         return Invalid("A value cannot be stored.")
+    if constraint_name(error) == OPERATIONS_QUOTA:
+        words = "As many operations as your quota allows are open; wait for some to end, or cancel them."
+        return QuotaExceeded(words, resource="operations", scope=_scope_that_refused(error), requested=1)
     if state in OVERTAKEN:
         return Conflict("Another request changed this at the same time; look again.", code="changed_meanwhile", retry_after_s=1.0)
     if isinstance(error, (OperationalError, InterfaceError)) or error.connection_invalidated or state == READ_ONLY:
         return Unavailable("The database does not answer; the request changed nothing. Try again soon.")
     return None
+
+
+def _scope_that_refused(error: DBAPIError) -> str:
+    level = str(getattr(getattr(error.orig, "diag", None), "message_detail", ""))
+    return level if level in {"tenant", "project"} else "provider"
 
 
 def _allow(principal: Principal, rule: Rule, request: Request) -> None:
@@ -295,6 +310,11 @@ def _allow(principal: Principal, rule: Rule, request: Request) -> None:
         raise Forbidden(f"This is for {rule.audience} keys.", code="wrong_audience")
     if rule.permission:
         principal.require(rule.permission)
+    sent = Counter(name for name, _ in request.query_params.multi_items())
+    repeated = [name for name, times in sent.items() if times > 1 and name in rule.query - rule.lists]
+    if repeated:
+        fields = [FieldError(f"query.{name[:60]}", "repeated_parameter", "Give this parameter once.") for name in repeated]
+        raise Invalid(f"The query parameter {repeated[0][:60]!r} is given more than once.", errors=fields)
     unknown = sorted(set(request.query_params) - rule.query)
     if unknown:
         fields = [

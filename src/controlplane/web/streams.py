@@ -113,7 +113,7 @@ def stream_endpoint(
     def register(function: Callable[..., Stream]) -> Callable[..., Stream]:
         inner = list(inspect.signature(function).parameters.values())
         known = frozenset(one.name for one in inner if f"{{{one.name}}}" not in path)
-        rule = Rule(permission, audience, mutates=False, repeatable=False, works_suspended=False, query=known)
+        rule = Rule(permission, audience, mutates=False, repeatable=False, works_suspended=False, lists=frozenset(), query=known)
 
         async def serve(**kwargs: Any) -> Response:
             request: Request = kwargs.pop("request_")
