@@ -213,6 +213,19 @@ def test_a_dead_machine_ends_or_requeues_its_job(harness: Harness) -> None:
     harness.ended(job)
 
 
+@pytest.mark.needs("node_death")
+def test_a_job_that_must_not_run_twice_ends_with_its_machine(harness: Harness) -> None:
+    """Without `requeue` the peer never starts it again."""
+    spec = harness.cluster(1)
+    job = harness.job(spec, "sleep 30", requeue=False)
+    harness.submit(job)
+    harness.until(lambda: harness.seen(job), lambda view: view.phase == "running", what="running")
+    harness.node_dies(spec.members[0].ref)
+    view = harness.ended(job)
+    assert (view.phase, view.failure, view.requeues) == ("failed", "node_fault", 0)
+    harness.node_returns(spec.members[0].ref)
+
+
 def test_deleting_the_cluster_ends_its_jobs(harness: Harness) -> None:
     """Nothing runs on once the cluster is gone."""
     spec = harness.cluster(1)

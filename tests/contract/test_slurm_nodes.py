@@ -14,7 +14,7 @@ from functools import partial
 
 import pytest
 
-from controlplane.providers.clusters import ClusterSpec
+from controlplane.providers.clusters import ClusterSpec, OutputChunk
 from controlplane.providers.errors import AuthFailed, Busy, NotFound, Permanent, ProviderError, Refused, Unknown, Unsupported
 from controlplane.providers.machines import Deployment, Machines, MachineView
 from tests.contract.slurm_harness import MARKS, SlurmHarness
@@ -48,6 +48,14 @@ def _running(slurm: SlurmHarness, spec: ClusterSpec, script: str = "sleep 100", 
     slurm.submit(job)
     slurm.until(lambda: slurm.seen(job), lambda view: view.phase == "running", what="running")
     return job.token
+
+
+def _printed(slurm: SlurmHarness, spec: ClusterSpec, token: str) -> OutputChunk:
+    try:
+        chunk: OutputChunk = slurm.adapter.read_output(spec.cluster_id, token, offset=0, limit=1000)
+    except NotFound:
+        return OutputChunk(offset=0, data=b"", end=False)
+    return chunk
 
 
 def test_a_node_is_a_machine_with_its_inventory(slurm: SlurmHarness) -> None:
@@ -228,6 +236,19 @@ def test_a_requeue_is_seen_under_the_same_id(slurm: SlurmHarness) -> None:
     slurm.adapter.cancel(spec.cluster_id, token)
 
 
+def test_a_second_run_appends_to_the_output(slurm: SlurmHarness) -> None:
+    """What was read by offset before a requeue stays where it was."""
+    spec = slurm.cluster(1)
+    token = _running(slurm, spec, 'echo "run ${SLURM_RESTART_COUNT:-0}"; [ -n "$SLURM_RESTART_COUNT" ] || sleep 100')
+    before = slurm.until(lambda: _printed(slurm, spec, token), lambda chunk: chunk.data, what="output").data
+    assert before == b"run 0\n"
+    _admin(slurm, f"requeue {slurm.adapter.find_job(spec.cluster_id, token).external_id}")
+    slurm.until(lambda: slurm.adapter.find_job(spec.cluster_id, token), lambda view: view.requeues, what="requeued")
+    after = slurm.until(lambda: _printed(slurm, spec, token), lambda chunk: chunk.end, what="the second end").data
+    assert after.startswith(before)
+    assert after.endswith(b"run 1\n")
+
+
 def test_a_lost_node_is_seen_and_told_apart(slurm: SlurmHarness) -> None:
     """Its member is down, the job goes back to the queue or fails as a node fault, and both come back."""
     spec = slurm.cluster(2)
@@ -245,6 +266,16 @@ def test_a_lost_node_is_seen_and_told_apart(slurm: SlurmHarness) -> None:
     slurm.until(lambda: slurm.view(spec), lambda view: {one.state for one in view.members} == {"up"}, what="both up")
     assert slurm.view(spec).verified_at == verified
     slurm.adapter.cancel(spec.cluster_id, token)
+
+
+def test_a_job_that_must_not_run_twice_ends_with_its_node(slurm: SlurmHarness) -> None:
+    """Each dialect hands the wish on."""
+    spec = slurm.cluster(1)
+    token = _running(slurm, spec, requeue=False)
+    slurm.node_dies(spec.members[0].ref)
+    lost = slurm.until(lambda: slurm.adapter.find_job(spec.cluster_id, token), lambda view: view.phase == "failed", what="lost")
+    assert (lost.failure, lost.requeues) == ("node_fault", 0)
+    slurm.node_returns(spec.members[0].ref)
 
 
 def test_an_output_that_cannot_be_written_is_no_user_error(slurm: SlurmHarness) -> None:

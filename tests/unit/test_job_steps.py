@@ -168,6 +168,14 @@ def test_admitted_hands_the_whole_job_over_under_its_token() -> None:
     )  # fmt: skip
 
 
+@pytest.mark.parametrize(("restarts", "again"), [(0, False), (3, True)])
+def test_admitted_lets_the_scheduler_restart_only_what_may_restart(restarts: int, *, again: bool) -> None:
+    """A job without restarts runs once, whoever would start it again."""
+    peer = Peer()
+    run(peer, "admitted", max_restarts=restarts)
+    assert peer.calls[0].requeue is again
+
+
 @pytest.mark.parametrize(
     ("error", "unsure"),
     [

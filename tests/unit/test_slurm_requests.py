@@ -4,6 +4,7 @@ Submits are spelled for each dialect; what reaches a command line or a mark is c
 
 from __future__ import annotations
 
+from dataclasses import replace
 from datetime import UTC, datetime
 from typing import Any
 
@@ -70,6 +71,23 @@ def test_output_and_environment_are_always_told(version: int) -> None:
     job = body(bare, version)["job"]
     assert job["standard_output"] == "/dev/null"
     assert "PATH" in str(job["environment"])
+
+
+@pytest.mark.parametrize(("version", "spelled"), [(38, "append"), (40, ["APPEND"]), (41, ["APPEND"]), (42, ["APPEND"])])
+def test_every_run_appends_to_the_output(version: int, spelled: object) -> None:
+    """A word in the first dialect, flags in the second; Slurm's default empties the file at a requeue."""
+    assert body(SUBMIT, version)["job"]["open_mode"] == spelled
+
+
+@pytest.mark.parametrize("version", [38, 40, 42])
+def test_whether_it_may_run_twice_is_always_told(version: int) -> None:
+    """In the first dialect `requeue` is true even when it says false, so the refusal has a name of its own."""
+    once = body(replace(SUBMIT, requeue=False), version)["job"]
+    again = body(SUBMIT, version)["job"]
+    assert again["requeue"] is True
+    assert "no_requeue" not in again
+    refusal = {"no_requeue": True} if version == 38 else {"requeue": False}
+    assert {name: once[name] for name in ("requeue", "no_requeue") if name in once} == refusal
 
 
 def test_22_05_cannot_exclude_in_a_submit() -> None:

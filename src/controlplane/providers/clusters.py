@@ -167,6 +167,8 @@ class JobSpec:
     """As in the catalog; empty: any."""
     exclude: tuple[str, ...] = ()
     """Member refs to stay away from."""
+    requeue: bool = True
+    """Whether the peer may start it again by itself, under the same id, when it lost a machine."""
 
 
 @dataclass(frozen=True, slots=True)

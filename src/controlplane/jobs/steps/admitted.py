@@ -41,6 +41,7 @@ def _spec(job: JobSnapshot) -> JobSpec:
         time_limit_s=job.time_limit_s,
         env=dict(job.env),
         gpu_model=job.gpu_model,
+        requeue=job.max_restarts > 0,
     )
 
 

@@ -50,7 +50,8 @@ def submit(act: Act, spec: JobSpec) -> str:
     cluster = standing(act, spec.cluster_id, act.now)
     _check(act, cluster, spec)
     fate = _fate(act)
-    requeue = act.requeue if act.fault not in {"job_node_fault", "job_requeue"} else act.fault == "job_requeue"
+    habit = act.requeue if act.fault not in {"job_node_fault", "job_requeue"} else act.fault == "job_requeue"
+    requeue = habit and spec.requeue
     made = act.db.execute(
         "INSERT INTO jobs (object_id, cluster_id, token, tenant_id, spec, submitted_at, eligible_at, fate, requeue, submissions,"
         " phase, reason) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, 1, 'pending', 'None')",

@@ -167,6 +167,7 @@ class Jobs:
             env=spec.env,
             exclude=() if held else spec.exclude,
             hold=held,
+            requeue=spec.requeue,
         )
 
 

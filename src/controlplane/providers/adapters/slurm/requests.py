@@ -33,7 +33,10 @@ class Submit:
     script: str
     """With its `#!` line."""
     output: str
-    """Path of its output and errors. Never left to Slurm: the default fails with 0:53 where the user cannot write."""
+    """
+    Path of its output and errors. Never left to Slurm: the default fails with 0:53 where the user cannot write. Each run appends to
+    it: a second run that emptied it would make the offsets that readers hold wrong.
+    """
     nodes: int
     """All or none."""
     tasks_per_node: int
@@ -96,7 +99,6 @@ def _both(submit: Submit) -> dict[str, Any]:
         "account": submit.account,
         "reservation": submit.reservation,
         "hold": True if submit.hold else None,
-        "requeue": submit.requeue,
     }
 
 
@@ -118,6 +120,10 @@ def _first(submit: Submit) -> dict[str, Any]:
         "time_limit": submit.minutes,
         "nodelist": compress(submit.only),
         "exclusive": "exclusive" if submit.exclusive else None,
+        "open_mode": "append",
+        # this version takes `requeue` for true whatever it says
+        "requeue": True if submit.requeue else None,
+        "no_requeue": None if submit.requeue else True,
     }
 
 
@@ -135,4 +141,6 @@ def _modern(submit: Submit) -> dict[str, Any]:
         "required_nodes": list(submit.only),
         "excluded_nodes": list(submit.exclude),
         "shared": ["none"] if submit.exclusive else None,
+        "open_mode": ["APPEND"],
+        "requeue": submit.requeue,
     }
