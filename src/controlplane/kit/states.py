@@ -125,11 +125,11 @@ class StateTable:
 
     def _reachable(self) -> set[str]:
         seen: set[str] = set()
-        todo = [self.initial]
-        while todo:
-            name = todo.pop()
+        ahead = [self.initial]
+        while ahead:
+            name = ahead.pop()
             if name in seen or name not in self.by_name:
                 continue
             seen.add(name)
-            todo.extend(self.by_name[name].moves)
+            ahead.extend(self.by_name[name].moves)
         return seen

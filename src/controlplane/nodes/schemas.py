@@ -31,17 +31,17 @@ def check_config(config: dict[str, JsonValue]) -> dict[str, JsonValue]:
     """
     The settings, when they can be stored. Raises ValueError for too many, too deep and for what JSON cannot hold.
     """
-    todo: list[tuple[JsonValue, int]] = [(config, 0)]
+    ahead: list[tuple[JsonValue, int]] = [(config, 0)]
     parts = 0
-    while todo:
-        value, depth = todo.pop()
+    while ahead:
+        value, depth = ahead.pop()
         parts += 1
         if parts > MOST_CONFIG_PARTS or depth > DEEPEST_CONFIG:
             raise ValueError(f"at most {MOST_CONFIG_PARTS} values, {DEEPEST_CONFIG} deep")
         if isinstance(value, dict):
-            todo += [(one, depth + 1) for one in value.values()] + [(name, depth + 1) for name in value]
+            ahead += [(one, depth + 1) for one in value.values()] + [(name, depth + 1) for name in value]
         elif isinstance(value, list):
-            todo += [(one, depth + 1) for one in value]
+            ahead += [(one, depth + 1) for one in value]
         elif isinstance(value, str):
             check_text(value)
         elif isinstance(value, (int, float)) and not (isfinite(value) and abs(value) < LARGEST_NUMBER):
