@@ -8,6 +8,7 @@ import logging
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 
 from controlplane import bootstrap
 from controlplane.settings import Settings
@@ -31,7 +32,9 @@ class Engine:
         self._tools = bootstrap.toolbox(settings, self._runtime.sealer)
         self._pool = ThreadPoolExecutor(settings.step_threads, thread_name_prefix="step")
         found = bootstrap.drivers(self._runtime.engine, settings)
-        self.pumps = {name: Pump(driver, self._tools, settings, self._pool) for name, driver in found.items()}
+        self.pumps: dict[str, Pump] = {}
+        for name, driver in found.items():
+            self.pumps[name] = Pump(driver, self._tools, settings, self._pool, tell=partial(self._tell, name))
         self._stopping = threading.Event()
         self._threads = [threading.Thread(target=pump.run, name=f"pump-{name}", daemon=True) for name, pump in self.pumps.items()]
         self._threads.append(threading.Thread(target=self._sweep, name="sweep", daemon=True))
@@ -50,6 +53,11 @@ class Engine:
         del kind
         for pump in self.pumps.values():
             pump.wake()
+
+    def _tell(self, kind: str) -> None:
+        for name, pump in self.pumps.items():
+            if name != kind:
+                pump.wake()
 
     def stop(self) -> None:
         """

@@ -8,7 +8,8 @@ import logging
 import random
 import threading
 import time
-from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
+from collections.abc import Callable
+from concurrent.futures import Future, ThreadPoolExecutor, wait
 from dataclasses import replace
 
 from controlplane.kit.lifecycle import Claim, Driver, Result
@@ -18,21 +19,34 @@ from controlplane.settings import Settings
 
 log = logging.getLogger(__name__)
 COLLECT_S = 0.02
+"""How long finished steps wait for others, so that they are applied together."""
+TAKEN_PAUSE_S = 0.05
+"""Until the next look while every due row is in somebody else's hands."""
 TROUBLE_PAUSE_S = 1.0
 
 
 class Pump:
     """
-    Drives one kind until it is stopped. Holds nothing that the database does not hold.
+    Drives one kind until it is stopped, and tells the others when it has done something, for their rows may be due by it. Holds nothing
+    that the database does not hold.
     """
 
-    def __init__(self, driver: Driver, tools: Toolbox, settings: Settings, pool: ThreadPoolExecutor) -> None:
+    def __init__(
+        self,
+        driver: Driver,
+        tools: Toolbox,
+        settings: Settings,
+        pool: ThreadPoolExecutor,
+        *,
+        tell: Callable[[], None] = lambda: None,
+    ) -> None:
         self.driver = driver
         self.finished = 0
         """Claims finished since the start: the sign of life."""
         self._tools = tools
         self._settings = settings
         self._pool = pool
+        self._tell = tell
         self._woken = threading.Event()
         self._stopping = threading.Event()
         self._pending: dict[Future[Result], Claim] = {}
@@ -61,7 +75,9 @@ class Pump:
                 log.exception("a turn failed", extra={"kind": self.driver.kind.name})
                 self._stopping.wait(TROUBLE_PAUSE_S)
                 continue
-            if not busy and not self._stopping.is_set():
+            if busy:
+                self._tell()
+            elif not self._stopping.is_set():
                 self._pause()
 
     def turn(self) -> int:
@@ -88,8 +104,7 @@ class Pump:
     def _collect(self) -> int:
         if not self._pending:
             return 0
-        ended, _ = wait(self._pending, timeout=COLLECT_S, return_when=FIRST_COMPLETED)
-        ended = {one for one in self._pending if one.done()}
+        ended, _ = wait(self._pending, timeout=COLLECT_S)
         results = []
         for future in ended:
             self._pending.pop(future)
@@ -99,9 +114,11 @@ class Pump:
         return len(results)
 
     def _pause(self) -> None:
-        self._woken.clear()
         if self._pending:
             return
-        due = self.driver.next_due_in_s()
         longest = self._settings.sweep_interval_s * random.uniform(0.8, 1.2)  # noqa: S311 - jitter, not a secret
-        self._woken.wait(min(longest, max(0.01, due)) if due is not None else longest)
+        due = self.driver.next_due_in_s()
+        if due is not None:
+            longest = min(longest, due if due > 0 else TAKEN_PAUSE_S)
+        self._woken.wait(longest)
+        self._woken.clear()

@@ -10,9 +10,8 @@ from sqlalchemy.dialects.postgresql import insert as upsert
 from sqlalchemy.orm import Session
 
 from controlplane.clusters.models import ClusterRow, NodeSetRow, ProviderUserRow
-from controlplane.clusters.states import ClusterSnapshot, MemberSnapshot, SetSnapshot
+from controlplane.clusters.states import ClusterSnapshot, MemberSnapshot, SetSnapshot, SetView
 from controlplane.kit.errors import NotFound
-from controlplane.kit.operations import ACTIVE, OperationRow
 from controlplane.nodes import service as nodes
 from controlplane.nodes.states import ProviderRef
 
@@ -36,6 +35,34 @@ def sets_of(session: Session, cluster_ids: Sequence[str]) -> dict[str, list[Node
     query = select(NodeSetRow).where(NodeSetRow.cluster_id.in_(cluster_ids)).order_by(NodeSetRow.id)
     for row in session.execute(query).scalars():
         found[row.cluster_id].append(row)
+    return found
+
+
+BESIDE = text(
+    """
+    SELECT s.id, s.cluster_id, s.name, s.instance_type, s.count, s.gpus,
+      (SELECT count(*) FROM allocations a WHERE a.cluster_id = s.cluster_id AND a.state = 'active' AND a.node_set_id = s.id) AS ready,
+      (SELECT o.id FROM operations o WHERE o.resource_id = s.cluster_id AND o.state IN ('pending', 'running', 'needs_attention')
+      ) AS operation_id
+    FROM node_sets s WHERE s.cluster_id = ANY(:ids) ORDER BY s.id
+    """
+)
+
+
+def read_beside(session: Session, cluster_ids: Sequence[str]) -> dict[str, tuple[list[SetView], dict[str, int], str | None]]:
+    """
+    What callers see beside each cluster, in one query: node sets in the order they were made, ready nodes per set, active operation.
+    """
+    found: dict[str, tuple[list[SetView], dict[str, int], str | None]] = {one: ([], {}, None) for one in cluster_ids}
+    if not cluster_ids:
+        return found
+    for set_id, cluster_id, name, kind, count, gpus, ready_nodes, operation_id in session.execute(
+        BESIDE, {"ids": list(cluster_ids)}
+    ):
+        sets, ready, _ = found[cluster_id]
+        sets.append(SetView(set_id, name, kind, count, gpus))
+        ready[set_id] = ready_nodes
+        found[cluster_id] = (sets, ready, operation_id)
     return found
 
 
@@ -131,13 +158,3 @@ def set_unplaced(session: Session, changes: Sequence[tuple[str, int]]) -> None:
     """
     for node_set_id, by in changes:
         session.execute(update(NodeSetRow).where(NodeSetRow.id == node_set_id).values(unplaced=NodeSetRow.unplaced + by))
-
-
-def active_operations(session: Session, cluster_ids: Sequence[str]) -> dict[str, str]:
-    """
-    The active operation of each cluster that has one.
-    """
-    query = select(OperationRow.resource_id, OperationRow.id).where(
-        OperationRow.resource_id.in_(cluster_ids), OperationRow.state.in_(ACTIVE)
-    )
-    return {row.resource_id: row.id for row in session.execute(query)}

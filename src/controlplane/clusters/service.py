@@ -7,8 +7,8 @@ from dataclasses import asdict, dataclass, field
 from datetime import datetime
 from typing import Any
 
-from sqlalchemy import func, insert, select, update
-from sqlalchemy.exc import IntegrityError
+from sqlalchemy import func, insert, select, text, update
+from sqlalchemy.dialects.postgresql import insert as upsert
 from sqlalchemy.orm import Session
 
 from controlplane.catalog import service as catalog
@@ -20,7 +20,6 @@ from controlplane.clusters.states import CLUSTER_STATES, Home
 from controlplane.identity import service as identity
 from controlplane.kit.access import Principal
 from controlplane.kit.clock import CpClock
-from controlplane.kit.db import constraint_name
 from controlplane.kit.errors import Conflict, FieldError, Invalid, NameTaken, NoCapacity
 from controlplane.kit.events import Event, Move, record
 from controlplane.kit.ids import new_id
@@ -31,7 +30,7 @@ from controlplane.quotas import service as quotas
 
 UNPLACED = ("pending", "placing", "failed")
 CHANGEABLE = ("running", "degraded")
-NAME_INDEX = "uq_clusters_name"
+LIVING = text("state <> 'deleted'")
 
 apply = driving.apply
 """What follows from an outcome that is not the engine's own: an operator gave a cluster up."""
@@ -77,10 +76,10 @@ class ClusterView:
     A cluster with what stands beside it.
     """
 
-    row: ClusterRow
-    """The cluster."""
-    sets: tuple[NodeSetRow, ...]
-    """Its node sets."""
+    row: Any
+    """The cluster: its entity, or a row of its columns."""
+    sets: Sequence[Any]
+    """Its node sets, likewise."""
     ready: Mapping[str, int]
     """Deployed nodes per node set id."""
     operation_id: str | None
@@ -118,16 +117,13 @@ def order_cluster(session: Session, principal: Principal, project_id: str, order
         "reason": "Ordered.",
         "deadline_at": CpClock() + func.make_interval(0, 0, 0, 0, 0, 0, stay),
     }
-    try:
-        with session.begin_nested():
-            row = session.execute(insert(ClusterRow).values(values).returning(ClusterRow)).scalar_one()
-    except IntegrityError as error:
-        if constraint_name(error) == NAME_INDEX:
-            raise NameTaken(f"The project has a cluster named {order.name}.", name=order.name) from None
-        raise
+    statement = upsert(ClusterRow).values(values).on_conflict_do_nothing(index_elements=["project_id", "name"], index_where=LIVING)
+    row = session.execute(statement.returning(ClusterRow)).scalar_one_or_none()
+    if row is None:
+        raise NameTaken(f"The project has a cluster named {order.name}.", name=order.name)
     sets = _insert_sets(session, row, order, facts)
     new = NewOperation("cluster.create", "cluster", cluster_id, principal.id, project.tenant_id, project_id)
-    operation_id = start_operation(session, new)
+    operation_id = start_operation(session, new, resource_is_new=True)
     announce(session, row, "", "pending", "Ordered.")
     return ClusterView(row, tuple(sets), {}, operation_id), operation_id
 
@@ -157,7 +153,7 @@ def refuse_if_hopeless(session: Session, order: Order) -> None:
     """
     Returns when the order may be accepted. Raises NoCapacity, with what is missing and what would fit, when it would surely be refused.
     """
-    if order.wait:
+    if order.wait or all(nodes.are_free(session, order.site, one.instance_type, one.count) for one in order.sets):
         return
     free = {(one.site, one.instance_type): one.free for one in nodes.availability(session, None, None)}
     for one in order.sets:
@@ -230,10 +226,10 @@ class ClusterFilter:
 
 def list_clusters(session: Session, principal: Principal, project_id: str, which: ClusterFilter, ask: PageAsk) -> Page[ClusterView]:
     """
-    A page of the project's clusters; three queries however many.
+    A page of the project's clusters; three queries however many, and no entities: lists are what is asked for most.
     """
     identity.get_project(session, principal, project_id)
-    query = select(ClusterRow).where(ClusterRow.project_id == project_id)
+    query = select(*ClusterRow.__table__.columns).where(ClusterRow.project_id == project_id)
     query = query.where(ClusterRow.state == which.state) if which.state else query.where(ClusterRow.state != "deleted")
     if which.label is not None:
         query = query.where(ClusterRow.labels.contains({which.label[0]: which.label[1]}))
@@ -244,17 +240,9 @@ def list_clusters(session: Session, principal: Principal, project_id: str, which
     return page.map(lambda row: views[row.id])
 
 
-def _views(session: Session, rows: Sequence[ClusterRow]) -> list[ClusterView]:
-    ids = [row.id for row in rows]
-    sets = repository.sets_of(session, ids)
-    ready: dict[str, int] = {}
-    members = repository.members_of(session, ids) if ids else {}
-    for some in members.values():
-        for row in some:
-            if row[0].state == "active":
-                ready[row[0].node_set_id] = ready.get(row[0].node_set_id, 0) + 1
-    active = repository.active_operations(session, ids)
-    return [ClusterView(row, tuple(sets[row.id]), ready, active.get(row.id)) for row in rows]
+def _views(session: Session, rows: Sequence[Any]) -> list[ClusterView]:
+    beside = repository.read_beside(session, [row.id for row in rows])
+    return [ClusterView(row, *beside[row.id]) for row in rows]
 
 
 def list_instances(session: Session, principal: Principal, project_id: str, cluster_id: str) -> list[Any]:

@@ -79,6 +79,24 @@ class MemberSnapshot:
 
 
 @dataclass(frozen=True, slots=True)
+class SetView:
+    """
+    A node set as callers see it.
+    """
+
+    id: str
+    """`nds_…`."""
+    name: str
+    """Unique in the cluster."""
+    instance_type: str
+    """What its nodes are."""
+    count: int
+    """How many are wanted."""
+    gpus: int
+    """GPUs of one of its nodes."""
+
+
+@dataclass(frozen=True, slots=True)
 class SetSnapshot:
     """
     One node set and how many nodes it lacks.

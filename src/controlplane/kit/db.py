@@ -3,14 +3,16 @@ The database: engine, declarative base, scope of a transaction, and transactions
 """
 
 import random
+import select
 import time
 from collections.abc import Callable
 from datetime import datetime
 from typing import Any, TypeVar
 
-from sqlalchemy import BigInteger, DateTime, Engine, MetaData, Text, create_engine, text
+from psycopg import Error as PsycopgError
+from sqlalchemy import BigInteger, DateTime, Engine, MetaData, Text, create_engine, event, text
 from sqlalchemy.dialects.postgresql import ARRAY, JSONB
-from sqlalchemy.exc import DBAPIError
+from sqlalchemy.exc import DBAPIError, DisconnectionError
 from sqlalchemy.orm import DeclarativeBase, Session
 
 from controlplane.kit.wall import EVERYTHING, Wall
@@ -67,12 +69,11 @@ def make_engine(url: str, *, pool_size: int = 12, application: str = "controlpla
     """
     An engine whose connections give up on locks and idle transactions in bounded time and are tested before use.
     """
-    return create_engine(
+    engine = create_engine(
         url.replace("postgresql://", "postgresql+psycopg://", 1),
         pool_size=pool_size,
         max_overflow=4,
         pool_timeout=10,
-        pool_pre_ping=True,
         pool_use_lifo=True,
         query_cache_size=1500,
         connect_args={
@@ -82,6 +83,29 @@ def make_engine(url: str, *, pool_size: int = 12, application: str = "controlpla
             "options": "-c timezone=UTC -c lock_timeout=15s -c idle_in_transaction_session_timeout=60s -c statement_timeout=60s",
         },
     )
+    event.listen(engine, "checkout", _refuse_dead)
+    return engine
+
+
+def _refuse_dead(connection: Any, record: object, proxy: object) -> None:
+    """
+    Returns when the connection may be used; the pool replaces it otherwise.
+
+    A server that went away has said so: then something waits to be read on a connection that nobody asked anything. Only then is it
+    worth a round trip to ask.
+    """
+    del record, proxy
+    if connection.closed:
+        raise DisconnectionError
+    waiting = select.poll()
+    waiting.register(connection.fileno(), select.POLLIN)
+    if not waiting.poll(0):
+        return
+    try:
+        connection.execute("SELECT 1")
+        connection.rollback()
+    except PsycopgError:
+        raise DisconnectionError from None
 
 
 def raise_wall(session: Session, wall: Wall) -> None:

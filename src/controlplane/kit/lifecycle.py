@@ -73,6 +73,8 @@ class Result:
     """False when the lease was too short to begin."""
 
 
+NOW = "(SELECT cp_clock())"
+"""The clock read once per statement, so that an index can be searched by it: the function alone may change from row to row."""
 Snapshots = Callable[[Session, Sequence[Claim]], Mapping[str, Any]]
 Step = Callable[[Any, Any], Outcome]
 Decision = Callable[[Session, Sequence[Claim]], Mapping[str, Sequence[Outcome]]]
@@ -138,7 +140,7 @@ class Driver:
             f"""
             UPDATE {rows} SET fence = fence + 1, attempts = attempts + 1, lease_until = cp_clock() + make_interval(secs => :lease)
             WHERE id IN (
-              SELECT id FROM {rows} WHERE due_at <= cp_clock() AND state = ANY(:states)
+              SELECT id FROM {rows} WHERE due_at <= {NOW} AND state = ANY(:states)
                 AND NOT state || '/' || step = ANY(:decided)
                 AND (lease_until IS NULL OR lease_until + make_interval(secs => :grace) < cp_clock())
               ORDER BY due_at LIMIT :limit FOR UPDATE SKIP LOCKED)
@@ -148,11 +150,20 @@ class Driver:
         self._decide_sql = text(
             f"""
             SELECT *, coalesce(deadline_at < cp_clock(), false) AS overdue FROM {rows}
-            WHERE due_at <= cp_clock() AND (state = ANY(:decided) OR state || '/' || step = ANY(:decided))
+            WHERE due_at <= {NOW} AND (state = ANY(:decided) OR state || '/' || step = ANY(:decided))
               AND (lease_until IS NULL OR lease_until < cp_clock())
             ORDER BY due_at, id LIMIT :limit FOR UPDATE SKIP LOCKED
             """
         )
+        driven = sorted({*kind.steps, *(name.split("/")[0] for name in kind.decisions)})
+        self._next_sql = text(
+            f"""
+            SELECT extract(epoch FROM least(
+              (SELECT min(greatest(due_at, lease_until + make_interval(secs => :grace)))
+               FROM {rows} WHERE due_at <= {NOW} AND state = ANY(:driven)),
+              (SELECT due_at FROM {rows} WHERE due_at > {NOW} AND state = ANY(:driven) ORDER BY due_at LIMIT 1)) - cp_clock())::float8
+            """
+        ).bindparams(driven=driven, grace=tempo.grace_s)
         self._lock_sql = text(
             f"SELECT id, state, fence, wakes, reason, step, attention FROM {rows} WHERE id IN :ids ORDER BY id FOR UPDATE"
         ).bindparams(bindparam("ids", expanding=True))
@@ -264,18 +275,12 @@ class Driver:
 
     def next_due_in_s(self) -> float | None:
         """
-        Seconds until the next row is due, not above zero when one is; None when none ever is.
+        Seconds until there is a row to take, not above zero when there is one; None when there never is. A row that somebody has a
+        claim on is to be had when the claim lapses.
         """
-        driven = sorted({*self.kind.steps, *(name.split("/")[0] for name in self.kind.decisions)})
-        query = text(
-            f"""
-            SELECT extract(epoch FROM min(due_at) - cp_clock())::float8 FROM {self.kind.rows.name}
-            WHERE due_at IS NOT NULL AND state = ANY(:driven)
-            """
-        ).bindparams(driven=driven)
 
         def work(session: Session) -> float | None:
-            seconds: float | None = session.execute(query).scalar_one()
+            seconds: float | None = session.execute(self._next_sql).scalar_one()
             return seconds
 
         return in_transaction(self._engine, EVERYTHING, work)

@@ -95,11 +95,12 @@ class NewOperation:
     """The project."""
 
 
-def start_operation(session: Session, new: NewOperation) -> str:
+def start_operation(session: Session, new: NewOperation, *, resource_is_new: bool = False) -> str:
     """
-    The operation is pending; its id is returned. Raises OperationActive naming the one that is active on the resource.
+    The operation is pending; its id is returned. Raises OperationActive naming the one that is active on the resource; one that was
+    made in this transaction (`resource_is_new`) has none.
     """
-    active = find_active(session, new.resource_id)
+    active = None if resource_is_new else find_active(session, new.resource_id)
     if active is not None:
         raise OperationActive(
             f"Operation {active} is active on {new.resource_id}; wait for it or cancel it.",

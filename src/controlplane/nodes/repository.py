@@ -140,6 +140,25 @@ def count_free(session: Session, site: str | None, instance_type: str | None) ->
     return session.execute(query).all()
 
 
+ARE_FREE = text(
+    """
+    SELECT count(*) >= :wanted FROM (
+      SELECT 1 FROM nodes n JOIN providers p ON p.id = n.provider_id
+      WHERE n.state = 'available' AND n.site = :site AND n.instance_type = :kind AND n.health IN ('ok', 'info') AND n.attention = ''
+        AND p.state = 'active' AND p.capabilities ? 'products' AND NOT EXISTS (
+          SELECT 1 FROM node_holds h WHERE h.node_id = n.id AND h.lifted_at IS NULL AND (h.until IS NULL OR h.until > cp_clock()))
+      LIMIT :wanted) free
+    """
+)
+
+
+def are_free(session: Session, site: str, instance_type: str, wanted: int) -> bool:
+    """
+    Whether so many nodes are free, as `count_free` counts them; no more nodes are looked at than are wanted.
+    """
+    return bool(session.execute(ARE_FREE, {"site": site, "kind": instance_type, "wanted": wanted}).scalar_one())
+
+
 # Clusters are a higher room's rows; the foreign key to providers is what this asks about, not what a cluster is.
 DEPENDENTS = text(
     """

@@ -353,6 +353,13 @@ def availability(session: Session, site: str | None, instance_type: str | None) 
     ]
 
 
+def are_free(session: Session, site: str, instance_type: str, wanted: int) -> bool:
+    """
+    Whether the site has so many free nodes of the type now.
+    """
+    return repository.are_free(session, site, instance_type, wanted)
+
+
 def level_of(free: int) -> str:
     """
     none, low, medium or high.

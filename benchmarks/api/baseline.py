@@ -1,0 +1,470 @@
+"""
+The baseline: the same two endpoints as anybody would write them first with FastAPI and the ORM, without keys, quotas, audit or walls.
+
+`def` handlers, a session per request from a dependency, `response_model`. It reads and writes the product's own tables.
+"""
+
+import hashlib
+import json
+import os
+from collections.abc import Iterator
+from datetime import UTC, datetime
+from typing import Annotated, Any
+
+from fastapi import Depends, FastAPI, HTTPException, Query
+from pydantic import BaseModel, ConfigDict, computed_field
+from sqlalchemy import ForeignKey, LargeBinary, create_engine, select
+from sqlalchemy.dialects.postgresql import JSONB
+from sqlalchemy.orm import DeclarativeBase, Mapped, Session, mapped_column, relationship, selectinload, sessionmaker
+
+from controlplane.kit.ids import new_id
+
+engine = create_engine(os.environ["BASELINE_DATABASE_URL"].replace("postgresql://", "postgresql+psycopg://", 1), pool_size=12)
+SessionLocal = sessionmaker(engine)
+app = FastAPI()
+
+
+class Base(DeclarativeBase):
+    type_annotation_map = {dict[str, Any]: JSONB(), list[Any]: JSONB()}  # noqa: RUF012
+
+
+class Project(Base):
+    __tablename__ = "projects"
+    id: Mapped[str] = mapped_column(primary_key=True)
+    tenant_id: Mapped[str]
+
+
+class Cluster(Base):
+    __tablename__ = "clusters"
+    id: Mapped[str] = mapped_column(primary_key=True)
+    tenant_id: Mapped[str]
+    reseller_id: Mapped[str]
+    project_id: Mapped[str]
+    name: Mapped[str]
+    labels: Mapped[dict[str, Any]]
+    kind: Mapped[str]
+    site: Mapped[str]
+    spec: Mapped[dict[str, Any]]
+    placement: Mapped[dict[str, Any]] = mapped_column(default=dict)
+    issues: Mapped[list[Any]] = mapped_column(default=list)
+    checks: Mapped[list[Any]] = mapped_column(default=list)
+    state: Mapped[str] = mapped_column(default="pending")
+    reason: Mapped[str] = mapped_column(default="Ordered.")
+    attention: Mapped[str] = mapped_column(default="")
+    state_since: Mapped[datetime] = mapped_column(default=lambda: datetime.now(UTC))
+    deadline_at: Mapped[datetime | None]
+    running_at: Mapped[datetime | None]
+    created_at: Mapped[datetime] = mapped_column(default=lambda: datetime.now(UTC))
+    updated_at: Mapped[datetime] = mapped_column(default=lambda: datetime.now(UTC))
+    version: Mapped[int] = mapped_column(default=1)
+    node_sets: Mapped[list["NodeSet"]] = relationship(order_by="NodeSet.id")
+    members: Mapped[list["Allocation"]] = relationship(
+        primaryjoin="and_(Cluster.id == foreign(Allocation.cluster_id), Allocation.state != 'ended')", viewonly=True
+    )
+    operations: Mapped[list["Operation"]] = relationship(
+        primaryjoin="and_(Cluster.id == foreign(Operation.resource_id), Operation.state.in_(('pending','running','needs_attention')))",
+        viewonly=True,
+    )
+
+
+class NodeSet(Base):
+    __tablename__ = "node_sets"
+    id: Mapped[str] = mapped_column(primary_key=True)
+    cluster_id: Mapped[str] = mapped_column(ForeignKey("clusters.id"))
+    tenant_id: Mapped[str]
+    name: Mapped[str]
+    instance_type: Mapped[str]
+    count: Mapped[int]
+    gpus: Mapped[int]
+    gpu_model: Mapped[str]
+    unplaced: Mapped[int]
+
+
+class Allocation(Base):
+    __tablename__ = "allocations"
+    id: Mapped[str] = mapped_column(primary_key=True)
+    cluster_id: Mapped[str]
+    node_set_id: Mapped[str]
+    state: Mapped[str]
+
+
+class Operation(Base):
+    __tablename__ = "operations"
+    id: Mapped[str] = mapped_column(primary_key=True)
+    tenant_id: Mapped[str]
+    project_id: Mapped[str]
+    type: Mapped[str]
+    resource_kind: Mapped[str]
+    resource_id: Mapped[str]
+    state: Mapped[str]
+    reason: Mapped[str]
+    steps: Mapped[list[Any]]
+    principal_id: Mapped[str]
+
+
+class Event(Base):
+    __tablename__ = "events"
+    id: Mapped[int] = mapped_column(primary_key=True)
+    tenant_id: Mapped[str]
+    project_id: Mapped[str]
+    type: Mapped[str]
+    resource_kind: Mapped[str]
+    resource_id: Mapped[str]
+    data: Mapped[dict[str, Any]]
+
+
+class History(Base):
+    __tablename__ = "state_history"
+    id: Mapped[int] = mapped_column(primary_key=True)
+    kind: Mapped[str]
+    resource_id: Mapped[str]
+    tenant_id: Mapped[str]
+    before: Mapped[str]
+    after: Mapped[str]
+    reason: Mapped[str]
+    fence: Mapped[int]
+
+
+class Quota(Base):
+    __tablename__ = "quotas"
+    id: Mapped[str] = mapped_column(primary_key=True)
+    depth: Mapped[int]
+    scope_id: Mapped[str]
+    resource: Mapped[str]
+    gpu_model: Mapped[str]
+    site: Mapped[str]
+    ceiling: Mapped[int | None]
+    used: Mapped[int]
+
+
+class AuditHead(Base):
+    __tablename__ = "audit_heads"
+    tenant_id: Mapped[str] = mapped_column(primary_key=True)
+    seq: Mapped[int]
+    hash: Mapped[bytes] = mapped_column(LargeBinary)
+
+
+class AuditEntry(Base):
+    __tablename__ = "audit_entries"
+    tenant_id: Mapped[str] = mapped_column(primary_key=True)
+    seq: Mapped[int] = mapped_column(primary_key=True)
+    prev: Mapped[bytes] = mapped_column(LargeBinary)
+    hash: Mapped[bytes] = mapped_column(LargeBinary)
+    body: Mapped[bytes] = mapped_column(LargeBinary)
+
+
+class IdempotencyKey(Base):
+    __tablename__ = "idempotency_keys"
+    principal_id: Mapped[str] = mapped_column(primary_key=True)
+    key: Mapped[str] = mapped_column(primary_key=True)
+    tenant_id: Mapped[str]
+    fingerprint: Mapped[bytes] = mapped_column(LargeBinary)
+    status: Mapped[int]
+    headers: Mapped[dict[str, Any]]
+    body: Mapped[bytes] = mapped_column(LargeBinary)
+
+
+class Out(BaseModel):
+    model_config = ConfigDict(from_attributes=True)
+
+
+class NodeSetOut(Out):
+    id: str
+    name: str
+    instance_type: str
+    count: int
+    ready: int
+    gpus_per_node: int
+
+
+class SpecOut(Out):
+    kind: str
+    site: str
+    node_sets: list[NodeSetOut]
+    wait: bool
+
+
+class PlacementOut(Out):
+    domain_kind: str
+    explanation: str
+
+
+class ConditionOut(Out):
+    name: str
+    result: str
+    detail: str = ""
+
+
+class IssueOut(Out):
+    code: str
+    message: str
+
+
+class StatusOut(Out):
+    state: str
+    reason: str
+    since: datetime
+    deadline: datetime | None
+    conditions: list[ConditionOut]
+    issues: list[IssueOut]
+    placement: PlacementOut | None
+    running_at: datetime | None
+
+
+class ClusterOut(Out):
+    id: str
+    name: str
+    project_id: str
+    labels: dict[str, str]
+    created_at: datetime
+    updated_at: datetime
+    spec: SpecOut
+    status: StatusOut
+    version: int
+    operation: str | None
+
+
+class ClusterList(Out):
+    items: list[ClusterOut]
+    next_page_token: str | None
+
+
+class LeanSetOut(Out):
+    id: str
+    name: str
+    instance_type: str
+    count: int
+    gpus: int
+
+
+class LeanOut(Out):
+    """
+    One level, straight from the row: the least that still lists clusters with their node sets.
+    """
+
+    id: str
+    name: str
+    project_id: str
+    labels: dict[str, str]
+    kind: str
+    site: str
+    state: str
+    reason: str
+    created_at: datetime
+    updated_at: datetime
+    version: int
+    node_sets: list[LeanSetOut]
+
+
+class LeanList(Out):
+    items: list[LeanOut]
+
+    @computed_field  # type: ignore[prop-decorator]
+    @property
+    def count(self) -> int:
+        return len(self.items)
+
+
+class SetIn(BaseModel):
+    name: str
+    instance_type: str
+    count: int
+
+
+class SpecIn(BaseModel):
+    kind: str
+    site: str
+    node_sets: list[SetIn]
+    wait: bool = False
+
+
+class ClusterIn(BaseModel):
+    name: str
+    labels: dict[str, str] = {}
+    spec: SpecIn
+
+
+def get_session() -> Iterator[Session]:
+    session = SessionLocal()
+    try:
+        yield session
+    finally:
+        session.close()
+
+
+Db = Annotated[Session, Depends(get_session)]
+
+
+def find_project(project_id: str, session: Db) -> Project:
+    project = session.get(Project, project_id)
+    if project is None:
+        raise HTTPException(404)
+    return project
+
+
+InProject = Annotated[Project, Depends(find_project)]
+
+
+def shown(row: Cluster) -> dict[str, Any]:
+    ready: dict[str, int] = {}
+    for member in row.members:
+        if member.state == "active":
+            ready[member.node_set_id] = ready.get(member.node_set_id, 0) + 1
+    sets = [
+        {"ready": ready.get(one.id, 0), "gpus_per_node": one.gpus}
+        | {name: getattr(one, name) for name in ("id", "name", "instance_type", "count")}
+        for one in row.node_sets
+    ]
+    status = {
+        "state": row.state,
+        "reason": row.reason,
+        "since": row.state_since,
+        "deadline": row.deadline_at,
+        "conditions": row.checks,
+        "issues": row.issues,
+        "placement": row.placement or None,
+        "running_at": row.running_at,
+    }
+    return {
+        "id": row.id,
+        "name": row.name,
+        "project_id": row.project_id,
+        "labels": row.labels,
+        "created_at": row.created_at,
+        "updated_at": row.updated_at,
+        "spec": {"kind": row.kind, "site": row.site, "node_sets": sets, "wait": bool(row.spec.get("wait"))},
+        "status": status,
+        "version": row.version,
+        "operation": row.operations[0].id if row.operations else None,
+    }
+
+
+@app.get("/healthz")
+def healthz() -> dict[str, str]:
+    return {"status": "ok"}
+
+
+@app.get("/v1/projects/{project_id}/clusters", response_model=ClusterList)  # noqa: FAST003 - its dependency takes it
+def list_clusters(project: InProject, session: Db, limit: Annotated[int, Query(ge=1, le=200)] = 50) -> Any:
+    query = (
+        select(Cluster).where(Cluster.project_id == project.id, Cluster.state != "deleted").order_by(Cluster.id).limit(limit + 1)
+    )
+    query = query.options(selectinload(Cluster.node_sets), selectinload(Cluster.members), selectinload(Cluster.operations))
+    rows = session.scalars(query).all()
+    return {"items": [shown(row) for row in rows[:limit]], "next_page_token": rows[limit - 1].id if len(rows) > limit else None}
+
+
+@app.get("/lean/projects/{project_id}/clusters", response_model=LeanList)
+def list_lean(project_id: str, session: Db, limit: Annotated[int, Query(ge=1, le=200)] = 50) -> Any:
+    query = select(Cluster).where(Cluster.project_id == project_id, Cluster.state != "deleted").order_by(Cluster.id).limit(limit)
+    return {"items": session.scalars(query.options(selectinload(Cluster.node_sets))).all()}
+
+
+def _cluster(project: Project, body: ClusterIn) -> Cluster:
+    return Cluster(
+        id=new_id("clu"),
+        tenant_id=project.tenant_id,
+        reseller_id="none",
+        project_id=project.id,
+        name=body.name,
+        labels=body.labels,
+        kind=body.spec.kind,
+        site=body.spec.site,
+        spec=body.spec.model_dump(),
+    )
+
+
+@app.post("/v1/projects/{project_id}/clusters", status_code=202, response_model=ClusterOut)  # noqa: FAST003 - its dependency takes it
+def create_one_row(project: InProject, body: ClusterIn, session: Db) -> Any:
+    """
+    One row: the cluster.
+    """
+    row = _cluster(project, body)
+    session.add(row)
+    session.commit()
+    session.refresh(row)
+    return shown(row)
+
+
+@app.post("/same/projects/{project_id}/clusters", status_code=202, response_model=ClusterOut)  # noqa: FAST003 - its dependency takes it
+def create_same_rows(project: InProject, body: ClusterIn, session: Db) -> Any:
+    """
+    Every row that the product writes for one order, through the ORM: cluster, node sets, operation, event, history, counters of every
+    level, audit entry and head, idempotency record.
+    """
+    row = _cluster(project, body)
+    session.add(row)
+    for one in body.spec.node_sets:
+        row.node_sets.append(
+            NodeSet(
+                id=new_id("nds"),
+                tenant_id=project.tenant_id,
+                name=one.name,
+                instance_type=one.instance_type,
+                count=one.count,
+                gpus=8,
+                gpu_model=os.environ["BASELINE_MODEL"],
+                unplaced=one.count,
+            )
+        )
+    count_up(session, project, row)
+    tell(session, project, row)
+    session.flush()
+    shown_now = shown(row)
+    chain(session, project.tenant_id, {"action": "clusters:create", "target": row.id, "outcome": "done"})
+    session.add(
+        IdempotencyKey(
+            principal_id="bench",
+            key=row.id,
+            tenant_id=project.tenant_id,
+            fingerprint=hashlib.sha256(body.model_dump_json().encode()).digest(),
+            status=202,
+            headers={},
+            body=ClusterOut.model_validate(shown_now).model_dump_json().encode(),
+        )
+    )
+    session.commit()
+    session.refresh(row)
+    return shown(row)
+
+
+def count_up(session: Session, project: Project, row: Cluster) -> None:
+    scopes = [project.id, project.tenant_id, "platform", os.environ["BASELINE_RESELLER"]]
+    query = select(Quota).where(Quota.scope_id.in_(scopes), Quota.resource.in_(("clusters", "gpus")))
+    nodes = sum(one.count * one.gpus for one in row.node_sets)
+    for quota in session.scalars(query.order_by(Quota.depth, Quota.scope_id, Quota.resource).with_for_update()):
+        amount = 1 if quota.resource == "clusters" else nodes
+        if quota.ceiling is not None and quota.used + amount > quota.ceiling:
+            raise HTTPException(409)
+        quota.used += amount
+
+
+def tell(session: Session, project: Project, row: Cluster) -> None:
+    who = {"tenant_id": project.tenant_id, "project_id": project.id}
+    session.add(
+        Operation(
+            id=new_id("opr"),
+            type="cluster.create",
+            resource_kind="cluster",
+            resource_id=row.id,
+            state="running",
+            reason="Ordered.",
+            steps=[{"name": "pending", "reason": "Ordered."}],
+            principal_id="bench",
+            **who,
+        )
+    )
+    session.add(Event(type="cluster.pending", resource_kind="cluster", resource_id=row.id, data={"state": "pending"}, **who))
+    session.add(
+        History(
+            kind="cluster", resource_id=row.id, tenant_id=project.tenant_id, before="", after="pending", reason="Ordered.", fence=0
+        )
+    )
+
+
+def chain(session: Session, tenant_id: str, entry: dict[str, Any]) -> None:
+    head = session.scalars(select(AuditHead).where(AuditHead.tenant_id == tenant_id).with_for_update()).one()
+    body = json.dumps(entry).encode()
+    next_hash = hashlib.sha256(head.hash + (head.seq + 1).to_bytes(8, "big") + body).digest()
+    session.add(AuditEntry(tenant_id=tenant_id, seq=head.seq + 1, prev=head.hash, hash=next_hash, body=body))
+    head.seq, head.hash = head.seq + 1, next_hash
