@@ -10,8 +10,11 @@ from pathlib import Path
 import pytest
 from sqlalchemy import event, text
 
+from controlplane.clusters import service as clusters
+from controlplane.clusters.states import Home
 from controlplane.jobs.errors import ClusterNotUsable, ClusterRunsNoJobs, GangTooLarge
 from controlplane.jobs.states import ABSENCE_GAP_S
+from controlplane.kit.db import EVERYTHING, in_transaction
 from controlplane.kit.errors import NotFound
 from controlplane.kit.outcome import Advance
 from tests.conftest import Database
@@ -233,12 +236,52 @@ def test_a_job_fails_with_a_cluster_that_never_comes(world: JobWorld, state: str
 
 
 def test_a_gang_that_never_fits_fails_when_its_cluster_is_there(world: JobWorld) -> None:
-    """What could not be known while the cluster was being made is told when it runs."""
+    """A cluster that shrank after the order is told when the job's turn comes."""
     world.set_cluster_state("provisioning")
-    job_id = world.order(nodes=9)
+    job_id = world.order(nodes=4)
+    _order_nodes(world, 3)
     world.set_cluster_state("running")
     job = world.until_state(job_id, "failed")
     assert job.issues[0]["code"] == "job_larger_than_cluster"
+
+
+@pytest.mark.parametrize("state", ["pending", "provisioning", "running", "degraded", "updating"])
+def test_a_gang_larger_than_what_is_ordered_is_refused_in_any_state(world: JobWorld, state: str) -> None:
+    """The order tells how many nodes there will be; members that are still to come count."""
+    growing = world.add_customer(world.spare_refs[:1], count=3)
+    world.set_cluster_state(state, growing)
+    world.order(customer=growing, nodes=3)
+    with pytest.raises(GangTooLarge) as refused:
+        world.order(customer=growing, nodes=4)
+    assert (refused.value.fields["limit"], refused.value.fields["requested"]) == (3, 4)
+
+
+def test_a_cluster_of_mixed_models_asks_for_none(world: JobWorld) -> None:
+    """Naming the first node set's model would keep jobs from the other nodes."""
+    cluster_id = world.customer.cluster
+    assert _home(world, cluster_id).gpu_model == "H100-SXM5-80GB"
+    with world.database.owner.begin() as connection:
+        connection.execute(text("SELECT set_config('cp.scope', 'all', true)"))
+        connection.execute(text(MORE_NODES), {"id": cluster_id})
+    home = _home(world, cluster_id)
+    assert (home.gpu_model, home.nodes, home.gpus_per_node) == ("", 6, 8)
+
+
+MORE_NODES = (
+    "INSERT INTO node_sets (id, cluster_id, tenant_id, name, instance_type, count, gpus, gpu_model, unplaced)"
+    " SELECT id || '2', cluster_id, tenant_id, 'more', instance_type, 2, 4, 'H200-SXM-141GB', 0 FROM node_sets WHERE cluster_id = :id"
+)
+
+
+def _home(world: JobWorld, cluster_id: str) -> Home:
+    return in_transaction(world.database.engine, EVERYTHING, lambda session: clusters.homes(session, [cluster_id])[cluster_id])
+
+
+def _order_nodes(world: JobWorld, count: int) -> None:
+    with world.database.owner.begin() as connection:
+        connection.execute(text("SELECT set_config('cp.scope', 'all', true)"))
+        given = {"count": count, "id": world.customer.cluster}
+        connection.execute(text("UPDATE node_sets SET count = :count WHERE cluster_id = :id"), given)
 
 
 def test_a_deleted_cluster_ends_its_jobs(world: JobWorld) -> None:

@@ -375,8 +375,9 @@ def homes(session: Session, cluster_ids: Sequence[str]) -> dict[str, Home]:
             user=row.provider_user,
             provider=providers.get(row.provider_id or ""),
             instances={one.ref: one[0].instance_id for one in members[row.id] if one[0].state == "active"},
+            nodes=sum(one.count for one in sets[row.id]),
             gpus_per_node=max((one.gpus for one in sets[row.id]), default=0),
-            gpu_model=sets[row.id][0].gpu_model if sets[row.id] else "",
+            gpu_model=models.pop() if len(models := {one.gpu_model for one in sets[row.id]}) == 1 else "",
         )
         for row in rows
     }

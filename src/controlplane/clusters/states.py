@@ -192,7 +192,9 @@ class Home:
     """Who runs it; none before placement."""
     instances: dict[str, str]
     """Active members: name at the provider to the tenant's instance id."""
+    nodes: int
+    """Nodes that are ordered: it has, or will have, so many."""
     gpus_per_node: int
     """GPUs of its largest node."""
     gpu_model: str
-    """As in the catalog, of its first node set."""
+    """As in the catalog; empty where its node sets differ."""

@@ -96,14 +96,14 @@ def _check_home(home: Home, order: JobOrder) -> None:
 
 def _too_large(home: Home, *, nodes: int, gpus_per_node: int) -> GangTooLarge | None:
     """
-    Only a cluster that runs in full tells by its members how many nodes it has.
+    By the nodes that are ordered, whether they are there yet or not.
     """
     if home.gpus_per_node and gpus_per_node > home.gpus_per_node:
         words = f"{gpus_per_node} GPUs per node asked; the nodes of {home.cluster_id} have {home.gpus_per_node}."
         return GangTooLarge(words, resource="gpus_per_node", limit=home.gpus_per_node, requested=gpus_per_node)
-    if home.state == "running" and nodes > len(home.instances):
-        words = f"{nodes} nodes asked; {home.cluster_id} has {len(home.instances)}. Ask for fewer or let the cluster grow."
-        return GangTooLarge(words, resource="nodes", limit=len(home.instances), requested=nodes)
+    if nodes > home.nodes:
+        words = f"{nodes} nodes asked; {home.cluster_id} has {home.nodes}. Ask for fewer or let the cluster grow."
+        return GangTooLarge(words, resource="nodes", limit=home.nodes, requested=nodes)
     return None
 
 
