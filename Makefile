@@ -27,6 +27,18 @@ doctor: runtime ## look for what would keep the product from working, and say wh
 test: dev ## run every test, with a PostgreSQL of its own (PYTEST_ARGS="-k word")
 	@$(BIN)/pytest -n $(TEST_PROCESSES) $(PYTEST_ARGS)
 
+.PHONY: schedules
+schedules: dev ## random schedules in one process, every promise checked after each (FIRST=1 COUNT=20000); a failing seed is printed
+	@$(BIN)/python -m tests.schedules.run --first $(or $(FIRST),1) --count $(or $(COUNT),20000)
+
+.PHONY: crashes
+crashes: dev ## every pass of every crash point, first try, retry and takeover
+	@CRASH_PASSES=all $(BIN)/pytest tests/crash/test_crash_points.py -s
+
+.PHONY: kills
+kills: dev ## random kill -9 of real workers (KILLS=10000, KILL_SEED=1)
+	@KILLS=$(or $(KILLS),10000) KILL_SEED=$(or $(KILL_SEED),1) $(BIN)/pytest tests/crash/test_kills.py -s
+
 .PHONY: check
 check: dev ## everything that can be checked without running the product
 	$(BIN)/ruff check .

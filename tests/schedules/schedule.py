@@ -5,6 +5,7 @@ One schedule: several workers as state machines, callers, time, faults and crash
 from __future__ import annotations
 
 import random
+from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
@@ -16,47 +17,28 @@ from controlplane.clusters import service as clusters
 from controlplane.jobs import service as jobs
 from controlplane.kit import crashpoints
 from controlplane.kit.errors import DomainError
-from controlplane.kit.lifecycle import Claim, Driver, Result
+from controlplane.kit.lifecycle import Claim, Result
 from controlplane.nodes import service as nodes
 from controlplane.providers.adapters.simulated.control import SimControl
+from controlplane.providers.adapters.simulated.faults import PRESETS
+from controlplane.providers.toolbox import Toolbox
 from tests.factories.world import World
 from workers.sweeps import reap
 
-FAULTS = (
-    "refuse_before_effect",
-    "5xx_before_effect",
-    "timeout_before_effect",
-    "effect_then_5xx",
-    "effect_then_timeout",
-    "effect_then_reset",
-    "late_success",
-    "delay",
-    "duplicate_effect",
-    "stale_read",
-    "flapping_404",
-    "auth_401_mid_operation",
-    "busy_429_with_retry_after",
-    "busy_429_without",
-    "ok_with_error_inside",
-    "truncated_json",
-    "deploy_fails",
-    "wipe_fails",
-    "wipe_lies",
-)
-OPERATIONS = (
-    "*",
-    "deploy",
-    "release",
-    "wipe",
-    "observe",
-    "apply_cluster",
-    "observe_cluster",
-    "delete_cluster",
-    "submit",
-    "find_job",
-    "cancel",
-)
-
+FAULTS = tuple(PRESETS)
+"""Whatever the simulator can play."""
+DELAYS_S = (1.0, 60.0, 600.0)
+CALM_ROUNDS = 8
+FAULT_CHANCE = 0.7
+ANYWHERE_CHANCE = 0.6
+WIND_DOWN_CHANCE = 0.6
+WORK_SHARE = 26
+WORK_OFF_CHANCE = 0.8
+APPLY_CHANCE = 0.5
+SKEWS_S = (0.0, 3600.0, -3600.0)
+"""What the clocks of the workers' machines show beside the true time."""
+QUIET_S = 700.0
+"""After this nothing that was sent before is still under way."""
 
 JOB = {
     "nodes": 1,
@@ -67,6 +49,12 @@ JOB = {
     "time_limit_s": 3600,
     "restart": {"max_restarts": 3},
 }
+RESTLESS = """
+    SELECT id, state, step, reason, detail, attention, due_at IS NULL AS at_rest,
+      (SELECT jsonb_agg(h.after || ': ' || h.reason ORDER BY h.at DESC) FROM (
+        SELECT * FROM state_history h WHERE h.resource_id = nodes.id ORDER BY at DESC LIMIT 12) h) AS history
+    FROM nodes WHERE state <> 'available'
+"""
 RESUME = """
     UPDATE {table} SET attention = '', attempts = 0, due_at = cp_clock(), deadline_at = cp_clock() + interval '4 hours'
     WHERE attention <> '' AND state NOT IN ('quarantined', 'available')
@@ -87,6 +75,8 @@ class Worker:
 
     number: int
     """Which one."""
+    tools: Toolbox
+    """How its steps reach providers, by its own idea of the time."""
     claims: dict[str, list[Claim]] = field(default_factory=dict)
     """Claimed, not stepped."""
     results: dict[str, list[Result]] = field(default_factory=dict)
@@ -110,9 +100,17 @@ class Schedule:
         self.random = random.Random(seed)
         self.crash_chance = crash_chance
         self.faults = faults
-        self.workers = [Worker(number) for number in range(3)]
+        self.workers = [Worker(number, world.toolbox(skew_s)) for number, skew_s in enumerate(SKEWS_S)]
+        world.tools = world.toolbox()
         self.control = SimControl(world.region.world, now=world.clock)
         self.log: list[str] = []
+        self.passes: Counter[str] = Counter()
+        """How often each crash point was passed while something could die there."""
+        self.crashes: Counter[str] = Counter()
+        """How often somebody died there."""
+        self.played: Counter[str] = Counter()
+        """How often each fault was really played."""
+        self._rules: list[tuple[str, int]] = []
         self._armed = False
 
     def run(self, moves: int) -> None:
@@ -121,10 +119,15 @@ class Schedule:
         """
         take_out = crashpoints.install(self._maybe_crash)
         try:
+            for first in (self._order, self._fault, self._fault):
+                first()
             for _ in range(moves):
                 self.random.choice(self._moves())()
         finally:
             take_out()
+        if self.random.random() < WIND_DOWN_CHANCE:
+            self._delete_all()
+            self.world.go_on(30)
         self.heal()
 
     def heal(self) -> None:
@@ -133,21 +136,29 @@ class Schedule:
         """
         for worker in self.workers:
             worker.die()
+        for fault, rule in self._rules:
+            self.played[fault] += self.control.played(rule)
         self.control.heal()
-        self.world.clock.advance(200)
+        self.world.clock.advance(QUIET_S)
+        if self.random.random() < 0.5:
+            self.world.go_on(60)
+        self._delete_all()
         self._calm()
-        for row in self.world.rows("SELECT id, project_id FROM clusters WHERE state NOT IN ('deleting', 'deleted')"):
+        self.control.close()
+
+    def _delete_all(self) -> None:
+        for row in self.world.rows("SELECT id, project_id FROM clusters WHERE state NOT IN ('deleting', 'deleted') ORDER BY id"):
             self._delete(row.id, row.project_id)
-        self._calm()
 
     def _calm(self) -> None:
         """
         All settles, and a person sees to what asks for one.
         """
-        for _ in range(6):
+        for _ in range(CALM_ROUNDS):
             self.world.settle()
             if not self._see_to_what_asks() + self._reap():
                 return
+        raise AssertionError(f"it asks for a person again and again: {self.world.rows(RESTLESS)}")
 
     def _reap(self) -> int:
         """
@@ -169,35 +180,56 @@ class Schedule:
         return sum(int(self.world.do(lambda s, name=one: s.execute(text(RESUME.format(table=name))).rowcount)) for one in tables)
 
     def _moves(self) -> list[Callable[[], None]]:
-        work = [self._work] * 12
-        people = [self._order, self._grow_or_shrink, self._remove, self._submit, self._cancel_job, self._cancel_order]
-        trouble = [self._fault] if self.faults else []
-        return [*work, *people, self._time, *trouble]
+        people = [self._order] * 2 + [self._grow_or_shrink, self._remove, self._submit, self._cancel_job, self._cancel_order]
+        trouble = [self._fault] * 2 if self.faults else []
+        return [*[self._work] * WORK_SHARE, *people, self._time, *trouble]
 
     def _maybe_crash(self, point: str) -> None:
-        if self._armed and self.random.random() < self.crash_chance:
+        if not self._armed:
+            return
+        self.passes[point] += 1
+        if self.random.random() < self.crash_chance:
+            self.crashes[point] += 1
             raise Crash(point)
 
     def _work(self) -> None:
+        """
+        One worker takes one phase of something there is to do; when all rows only wait, time goes on to the next.
+        """
         worker = self.random.choice(self.workers)
-        name = self.random.choice(list(self.world.drivers))
-        driver = self.world.drivers[name]
+        waiting = self.world.waiting()
+        due = sorted((row.kind, row.decided) for row in waiting if row.pause_s <= 0)
+        held = sorted({name for pile in (worker.claims, worker.results) for name, some in pile.items() if some})
+        if not due and not held:
+            pauses = [row.pause_s for row in waiting]
+            if pauses:
+                self.world.clock.advance(max(0.001, min(pauses)))
+            else:
+                self._order()
+            return
         self._armed = True
         try:
-            self._phase(worker, name, driver)
+            if held and (not due or self.random.random() < WORK_OFF_CHANCE):
+                self._work_off(worker, self.random.choice(held))
+            else:
+                self._look(worker, *self.random.choice(due))
         except Crash as crash:
             self.log.append(f"worker {worker.number} died at {crash}")
             worker.die()
         finally:
             self._armed = False
 
-    def _phase(self, worker: Worker, name: str, driver: Driver) -> None:
-        if worker.results.get(name) and self.random.random() < 0.7:
+    def _work_off(self, worker: Worker, name: str) -> None:
+        driver = self.world.drivers[name]
+        if worker.results.get(name) and (not worker.claims.get(name) or self.random.random() < APPLY_CHANCE):
             driver.apply(worker.results.pop(name))
         elif worker.claims.get(name):
             claim = worker.claims[name].pop()
-            worker.results.setdefault(name, []).append(driver.step(claim, self.world.tools))
-        elif self.random.random() < 0.4:
+            worker.results.setdefault(name, []).append(driver.step(claim, worker.tools))
+
+    def _look(self, worker: Worker, name: str, decided: bool) -> None:  # noqa: FBT001 - as the world tells it
+        driver = self.world.drivers[name]
+        if decided:
             driver.decide(10)
         else:
             worker.claims.setdefault(name, []).extend(driver.claim(self.random.randint(1, 6)))
@@ -205,7 +237,7 @@ class Schedule:
     def _ask(self, words: str, work: Callable[[Any], Any]) -> None:
         self._armed = True
         try:
-            self.world.do(work)
+            self._request(work)
             self.log.append(words)
         except DomainError as error:
             self.log.append(f"{words}: {error.code}")
@@ -213,6 +245,18 @@ class Schedule:
             self.log.append(f"{words}: died at {crash}")
         finally:
             self._armed = False
+
+    def _request(self, work: Callable[[Any], Any]) -> None:
+        """
+        What the edge does around a request, without HTTP: one transaction, with the same places to die.
+        """
+
+        def all_of_it(session: Any) -> None:
+            work(session)
+            crashpoints.reach("request.before_commit")
+
+        self.world.do(all_of_it)
+        crashpoints.reach("request.after_commit")
 
     def _order(self) -> None:
         sets = (clusters.SetOrder("workers", self.world.keys.instance_type, self.random.randint(1, 4)),)
@@ -271,13 +315,15 @@ class Schedule:
         self.world.clock.advance(self.random.choice((0.5, 2, 10, 70)))
 
     def _fault(self) -> None:
-        if self.random.random() < 0.3:
-            fault, operation = self.random.choice(FAULTS), self.random.choice(OPERATIONS)
-            try:
-                self.control.play(fault, operation, count=self.random.randint(1, 2))
-            except ValueError:
-                return
-            self.log.append(f"fault {fault} on {operation}")
+        if self.random.random() < FAULT_CHANCE:
+            fault = self.random.choice(FAULTS)
+            operation = "*" if self.random.random() < ANYWHERE_CHANCE else self.random.choice(PRESETS[fault].operations)
+            params = {"seconds": self.random.choice(DELAYS_S)} if "seconds" in PRESETS[fault].params else {}
+            rule = self.control.play(
+                fault, operation, count=self.random.randint(1, 3), after=self.random.choice((0, 0, 2)), params=params
+            )
+            self._rules.append((fault, rule))
+            self.log.append(f"fault {fault} on {operation} {params}")
 
     def _lift_holds(self) -> int:
         """
