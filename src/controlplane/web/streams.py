@@ -28,7 +28,7 @@ from starlette.types import Receive, Scope, Send
 from controlplane.kit.access import Principal
 from controlplane.kit.db import raise_wall
 from controlplane.kit.errors import DomainError, FieldError, Invalid, TooMany
-from controlplane.web.endpoint import Audience, Edge, Rule, _allow, _answer, _declared
+from controlplane.web.endpoint import Audience, Edge, Rule, answer_admitted, check_allowed, declared_problem
 from controlplane.web.problems import problem
 from controlplane.web.schemas import plain
 
@@ -36,6 +36,7 @@ log = logging.getLogger(__name__)
 T = TypeVar("T")
 LONGEST_POSITION = 200
 OPENED = 200
+EVENT_STREAM = "text/event-stream"
 
 News = list[tuple[str, str, dict[str, Any]]]
 """(position behind it, event name, data), in order."""
@@ -51,7 +52,7 @@ class StreamTempo:
 
     poll_s: float = 1.0
     """Between two looks that found nothing new."""
-    recheck_s: float = 4.0
+    recheck_s: float = 2.0
     """Longest time on one acceptance of the credential; the identity room's cache comes on top."""
     heartbeat_s: float = 15.0
     """A comment is sent after so long a silence, so that proxies keep the line and a dead one is noticed."""
@@ -139,9 +140,9 @@ def stream_endpoint(
             responses={
                 200: {
                     "description": "Events, until the stream is over.",
-                    "content": {"text/event-stream": {"schema": {"type": "string"}}},
+                    "content": {EVENT_STREAM: {"schema": {"type": "string"}}},
                 },
-                **{code: _declared(code) for code in sorted(declared)},
+                **{code: declared_problem(code) for code in sorted(declared)},
             },
             openapi_extra={"x-permission": permission, "x-audience": audience, "parameters": [LAST_EVENT_ID]},
         )
@@ -172,6 +173,10 @@ async def event_stream(request: Request, poll: Poll, *, rule: Rule, start: str =
         words = f"{room.tempo.per_principal} streams are open with this credential; close one first."
         return problem(TooMany(words, limit=room.tempo.per_principal, retry_after_s=5.0), request.state.request_id)
     headers = {"Cache-Control": "no-store", "X-Accel-Buffering": "no", "X-Request-Id": request.state.request_id}
+    if getattr(request.state, "headless", False):
+        answer = Response(headers=headers, media_type=EVENT_STREAM)  # a HEAD came here as a GET; nobody would read the events
+        del answer.headers["Content-Length"]
+        return answer
     return _HeldResponse(room, watch.principal.id, _frames(room, watch), headers)
 
 
@@ -189,7 +194,7 @@ class _HeldResponse(StreamingResponse):
     """
 
     def __init__(self, room: _Room, principal_id: str, frames: AsyncIterator[bytes], headers: dict[str, str]) -> None:
-        super().__init__(frames, headers=headers, media_type="text/event-stream")
+        super().__init__(frames, headers=headers, media_type=EVENT_STREAM)
         self._room = room
         self._principal_id = principal_id
 
@@ -223,7 +228,7 @@ class _Watch:
         """
         The credential is accepted and the first look taken, when the answer's status is OPENED; else it is the problem.
         """
-        return _answer(self._rule, self._request, self._open)
+        return answer_admitted(self._rule, self._request, self._open)
 
     def _open(self, principal: Principal) -> Response:
         if len(self.position) > LONGEST_POSITION or not self.position.isprintable():
@@ -247,7 +252,7 @@ class _Watch:
         principal = self._edge.authenticator.authenticate(
             self._request.headers.get("authorization"), self._request.state.client, reseller_id=brand.reseller_id if brand else None
         )
-        _allow(principal, self._rule, self._request)
+        check_allowed(principal, self._rule, self._request)
         return principal
 
     def _look(self, principal: Principal) -> None:
