@@ -212,6 +212,7 @@ class EdgeMiddleware:
                 receive = await self._body(visit, seen, receive)
             if visit.headless:
                 scope["method"] = "GET"
+                state["headless"] = True
             await self.app(scope, receive, visit.send)
         except Hung:
             return

@@ -151,7 +151,7 @@ def endpoint(
         served.rule = rule
         declared = {401, 403, 422, 429, 503, *problems} | ({404} if "{" in path else set()) | ({409} if method == "POST" else set())
         headers = _headers(rule, declared)
-        answers: dict[int | str, dict[str, Any]] = {code: _declared(code) for code in sorted(declared)}
+        answers: dict[int | str, dict[str, Any]] = {code: declared_problem(code) for code in sorted(declared)}
         answers |= {code: {"model": model, "description": words} for code, (model, words) in (also or {}).items()}
         router.add_api_route(
             path,
@@ -214,7 +214,10 @@ def _sent_name(parameter: inspect.Parameter) -> str:
     return next((one.alias for one in declared if getattr(one, "alias", None)), parameter.name)
 
 
-def _declared(code: int) -> dict[str, Any]:
+def declared_problem(code: int) -> dict[str, Any]:
+    """
+    The OpenAPI response object of a problem with this status.
+    """
     return {"description": PROBLEMS[code], "content": {MEDIA_TYPE: {"schema": {"$ref": "#/components/schemas/Problem"}}}}
 
 
@@ -239,15 +242,19 @@ def refuse_malformed(request: Request, error: RequestValidationError) -> Respons
     """
     rule: Rule | None = getattr(getattr(request.scope.get("route"), "endpoint", None), "rule", None)
     refusal = validation_problem(error, request.state.request_id)
-    return refusal if rule is None else _answer(rule, request, lambda _: refusal)
+    return refusal if rule is None else answer_admitted(rule, request, lambda _: refusal)
 
 
 def _serve(function: Callable[..., Any], rule: Rule, status: int, request: Request, **kwargs: Any) -> Response:
     edge: Edge = request.app.state.edge
-    return _answer(rule, request, lambda principal: _with_retries(edge, function, rule, status, request, principal, kwargs))
+    return answer_admitted(rule, request, lambda principal: _with_retries(edge, function, rule, status, request, principal, kwargs))
 
 
-def _answer(rule: Rule, request: Request, work: Callable[[Principal], Response]) -> Response:
+def answer_admitted(rule: Rule, request: Request, work: Callable[[Principal], Response]) -> Response:
+    """
+    The answer of the work for a caller whom the rule admits; otherwise, or when the database refuses, a problem. Blocks: never call it
+    on the event loop.
+    """
     request_id: str = request.state.request_id
     try:
         return _admitted(rule, request, work)
@@ -273,7 +280,7 @@ def _admitted(rule: Rule, request: Request, work: Callable[[Principal], Response
         request.state.principal = principal
         # A suspended caller may still delete and stop things, and so may one who ran into the limit.
         request.state.limiter.check_key(principal, cheap=rule.mutates and rule.works_suspended)
-        _allow(principal, rule, request)
+        check_allowed(principal, rule, request)
         return work(principal)
     except DomainError as error:
         if principal is not None and rule.mutates and isinstance(error, (Forbidden, NotFound)):
@@ -303,7 +310,10 @@ def _scope_that_refused(error: DBAPIError) -> str:
     return level if level in {"tenant", "project"} else "provider"
 
 
-def _allow(principal: Principal, rule: Rule, request: Request) -> None:
+def check_allowed(principal: Principal, rule: Rule, request: Request) -> None:
+    """
+    Returns when the rule lets the principal make this request. Raises Forbidden, Invalid for unknown query parameters.
+    """
     if principal.suspended and not rule.works_suspended:
         raise Forbidden("The account is suspended; only deletes are served.", code="suspended")
     if principal.scope_kind not in LEVELS[rule.audience]:
