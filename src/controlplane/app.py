@@ -43,7 +43,8 @@ from controlplane.web.problems import plain_problem
 from controlplane.web.sharing import Exchange, store_client
 
 log = logging.getLogger(__name__)
-ROUTERS = (tree, catalog, quotas, metering, nodes, clusters, jobs, activity)
+ROUTERS = (clusters, jobs, tree, catalog, quotas, metering, nodes, activity)
+"""What is asked for most comes first: routes are searched in order."""
 REVISION = text("SELECT version_num FROM alembic_version")
 
 

@@ -5,7 +5,7 @@ Every statement on the catalog.
 from collections.abc import Sequence
 from typing import Any
 
-from sqlalchemy import select
+from sqlalchemy import Row, select
 from sqlalchemy.dialects.postgresql import insert
 from sqlalchemy.orm import Session
 
@@ -83,11 +83,14 @@ def instance_types(session: Session, ask: PageAsk, gpu_model: str | None) -> Pag
     return fetch_page(session, query, InstanceTypeRow.name.expression, ask)
 
 
-def all_instance_types(session: Session) -> Sequence[InstanceTypeRow]:
+ALL_TYPES = select(*InstanceTypeRow.__table__.columns).order_by(InstanceTypeRow.name)
+
+
+def all_instance_types(session: Session) -> Sequence[Row[Any]]:
     """
-    Every instance type.
+    Every instance type, as a row of its columns: asked for by every order and every claim.
     """
-    return session.execute(select(InstanceTypeRow).order_by(InstanceTypeRow.name)).scalars().all()
+    return session.execute(ALL_TYPES).all()
 
 
 def site_names(session: Session) -> frozenset[str]:

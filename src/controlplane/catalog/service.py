@@ -7,6 +7,7 @@ from importlib.resources import files
 from typing import Any
 
 import yaml
+from sqlalchemy import Row
 from sqlalchemy.orm import Session
 
 from controlplane.catalog import repository
@@ -101,7 +102,7 @@ def _plain_model(row: GpuModelRow) -> GpuModel:
     )
 
 
-def _plain_type(row: InstanceTypeRow) -> InstanceType:
+def _plain_type(row: InstanceTypeRow | Row[Any]) -> InstanceType:
     return InstanceType(
         row.name,
         row.gpu_model,

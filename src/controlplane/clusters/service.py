@@ -16,7 +16,7 @@ from controlplane.clusters import driving, repository
 from controlplane.clusters.driving import return_quota
 from controlplane.clusters.errors import NotChangeable
 from controlplane.clusters.models import ClusterRow, NodeSetRow
-from controlplane.clusters.states import CLUSTER_STATES, Home
+from controlplane.clusters.states import CLUSTER_STATES, Home, SetView
 from controlplane.identity import service as identity
 from controlplane.kit.access import Principal
 from controlplane.kit.clock import CpClock
@@ -30,7 +30,14 @@ from controlplane.quotas import service as quotas
 
 UNPLACED = ("pending", "placing", "failed")
 CHANGEABLE = ("running", "degraded")
-LIVING = text("state <> 'deleted'")
+TABLE = ClusterRow.__table__
+LISTED = select(*TABLE.columns)
+INSERT = (
+    upsert(TABLE)  # type: ignore[arg-type]
+    .on_conflict_do_nothing(index_elements=["project_id", "name"], index_where=text("state <> 'deleted'"))
+    .returning(*TABLE.columns)
+)
+"""No row comes back where a cluster that is not deleted has the name."""
 
 apply = driving.apply
 """What follows from an outcome that is not the engine's own: an operator gave a cluster up."""
@@ -78,8 +85,8 @@ class ClusterView:
 
     row: Any
     """The cluster: its entity, or a row of its columns."""
-    sets: Sequence[Any]
-    """Its node sets, likewise."""
+    sets: Sequence[SetView]
+    """Its node sets."""
     ready: Mapping[str, int]
     """Deployed nodes per node set id."""
     operation_id: str | None
@@ -117,15 +124,14 @@ def order_cluster(session: Session, principal: Principal, project_id: str, order
         "reason": "Ordered.",
         "deadline_at": CpClock() + func.make_interval(0, 0, 0, 0, 0, 0, stay),
     }
-    statement = upsert(ClusterRow).values(values).on_conflict_do_nothing(index_elements=["project_id", "name"], index_where=LIVING)
-    row = session.execute(statement.returning(ClusterRow)).scalar_one_or_none()
+    row = session.execute(INSERT.values(values)).one_or_none()
     if row is None:
         raise NameTaken(f"The project has a cluster named {order.name}.", name=order.name)
     sets = _insert_sets(session, row, order, facts)
     new = NewOperation("cluster.create", "cluster", cluster_id, principal.id, project.tenant_id, project_id)
-    operation_id = start_operation(session, new, resource_is_new=True)
-    announce(session, row, "", "pending", "Ordered.")
-    return ClusterView(row, tuple(sets), {}, operation_id), operation_id
+    operation_id = start_operation(session, new, first="pending", reason="Ordered.")
+    _tell(session, row, "", "pending", "Ordered.")
+    return ClusterView(row, sets, {}, operation_id), operation_id
 
 
 def check_order(session: Session, order: Order) -> dict[str, catalog.InstanceType]:
@@ -181,9 +187,7 @@ def _alternative(wanted: SetOrder, here: int, elsewhere: tuple[int, str]) -> dic
     return {"kind": "wait", "nodes": wanted.count, "detail": "Order with spec.wait = true to wait for capacity."}
 
 
-def _insert_sets(
-    session: Session, row: ClusterRow, order: Order, facts: Mapping[str, catalog.InstanceType]
-) -> Sequence[NodeSetRow]:
+def _insert_sets(session: Session, row: Any, order: Order, facts: Mapping[str, catalog.InstanceType]) -> Sequence[SetView]:
     values = [
         {
             "id": new_id("nds"),
@@ -198,7 +202,8 @@ def _insert_sets(
         }
         for one in order.sets
     ]
-    return session.execute(insert(NodeSetRow).returning(NodeSetRow, sort_by_parameter_order=True), values).scalars().all()
+    session.execute(insert(NodeSetRow.__table__), values)  # type: ignore[arg-type]
+    return [SetView(one["id"], one["name"], one["instance_type"], one["count"], one["gpus"]) for one in values]
 
 
 def get_cluster(session: Session, principal: Principal, project_id: str, cluster_id: str) -> ClusterView:
@@ -229,7 +234,7 @@ def list_clusters(session: Session, principal: Principal, project_id: str, which
     A page of the project's clusters; three queries however many, and no entities: lists are what is asked for most.
     """
     identity.get_project(session, principal, project_id)
-    query = select(*ClusterRow.__table__.columns).where(ClusterRow.project_id == project_id)
+    query = LISTED.where(ClusterRow.project_id == project_id)
     query = query.where(ClusterRow.state == which.state) if which.state else query.where(ClusterRow.state != "deleted")
     if which.label is not None:
         query = query.where(ClusterRow.labels.contains({which.label[0]: which.label[1]}))
@@ -350,11 +355,15 @@ def announce(session: Session, row: ClusterRow, before: str, after: str, reason:
     """
     History, event and operation tell of a move that a request made.
     """
+    _tell(session, row, before, after, reason)
+    advance(session, [Progress(row.id, after, reason, "succeeded" if after == "deleted" else None)])
+
+
+def _tell(session: Session, row: Any, before: str, after: str, reason: str) -> None:
     event = Event(
         f"cluster.{after}", "cluster", row.id, row.tenant_id, row.project_id, {"state": after, "before": before, "reason": reason}
     )
     record(session, [event], [Move("cluster", row.id, before, after, reason, row.tenant_id)])
-    advance(session, [Progress(row.id, after, reason, "succeeded" if after == "deleted" else None)])
 
 
 def homes(session: Session, cluster_ids: Sequence[str]) -> dict[str, Home]:

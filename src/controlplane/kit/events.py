@@ -5,12 +5,13 @@ A position is `(transaction id, event id)`: readers see only events of transacti
 event that commits late can never appear before a position that was already handed out.
 """
 
+import json
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any
 
-from sqlalchemy import Index, Text, insert, text
+from sqlalchemy import Index, Text, text
 from sqlalchemy.orm import Mapped, Session, mapped_column
 
 from controlplane.kit.clock import CpClock
@@ -115,38 +116,33 @@ class Move:
     """The claim that did it."""
 
 
+RECORD = text(
+    """
+    WITH told AS (
+      INSERT INTO events (type, resource_kind, resource_id, tenant_id, project_id, data)
+      SELECT type, resource_kind, resource_id, tenant_id, project_id, data
+      FROM ROWS FROM (jsonb_to_recordset(CAST(:events AS jsonb))
+        AS (type text, resource_kind text, resource_id text, tenant_id text, project_id text, data jsonb))
+        WITH ORDINALITY AS e (type, resource_kind, resource_id, tenant_id, project_id, data, place)
+      ORDER BY place)
+    INSERT INTO state_history (kind, resource_id, before, after, reason, tenant_id, fence)
+    SELECT kind, resource_id, before, after, reason, tenant_id, fence
+    FROM ROWS FROM (jsonb_to_recordset(CAST(:moves AS jsonb))
+      AS (kind text, resource_id text, before text, after text, reason text, tenant_id text, fence bigint))
+      WITH ORDINALITY AS m (kind, resource_id, before, after, reason, tenant_id, fence, place)
+    ORDER BY place
+    """
+)
+
+
 def record(session: Session, events: Sequence[Event] = (), moves: Sequence[Move] = ()) -> None:
     """
-    Events and moves are part of this transaction; two statements at most, however many there are.
+    Events and moves are part of this transaction; one statement, however many there are.
     """
-    if events:
-        session.execute(
-            insert(EventRow.__table__),  # type: ignore[arg-type]
-            [
-                {
-                    "type": event.type,
-                    "resource_kind": event.resource_kind,
-                    "resource_id": event.resource_id,
-                    "tenant_id": event.tenant_id,
-                    "project_id": event.project_id,
-                    "data": event.data,
-                }
-                for event in events
-            ],
-        )
-    if moves:
-        session.execute(
-            insert(HistoryRow.__table__),  # type: ignore[arg-type]
-            [
-                {
-                    "kind": move.kind,
-                    "resource_id": move.resource_id,
-                    "tenant_id": move.tenant_id,
-                    "before": move.before,
-                    "after": move.after,
-                    "reason": move.reason,
-                    "fence": move.fence,
-                }
-                for move in moves
-            ],
-        )
+    if events or moves:
+        rows = {"events": json.dumps([_columns(one) for one in events]), "moves": json.dumps([_columns(one) for one in moves])}
+        session.execute(RECORD, rows)
+
+
+def _columns(one: Event | Move) -> dict[str, Any]:
+    return {name: getattr(one, name) for name in one.__slots__}

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
-from sqlalchemy import CheckConstraint, Index, insert, select, text, update
+from sqlalchemy import CheckConstraint, Index, select, text, update
 from sqlalchemy.dialects.postgresql import JSONB
 from sqlalchemy.orm import Mapped, Session, mapped_column
 
@@ -95,12 +95,25 @@ class NewOperation:
     """The project."""
 
 
-def start_operation(session: Session, new: NewOperation, *, resource_is_new: bool = False) -> str:
+STEP = """jsonb_build_object('name', {step}, 'reason', {reason},
+                     'at', to_char(cp_clock() AT TIME ZONE 'UTC', 'YYYY-MM-DD"T"HH24:MI:SS.US"Z"'))"""
+START = text(
+    f"""
+    INSERT INTO operations (id, tenant_id, project_id, type, resource_kind, resource_id, principal_id, state, reason, steps)
+    VALUES (:id, :tenant_id, :project_id, :type, :resource_kind, :resource_id, :principal_id,
+      CASE WHEN CAST(:step AS text) = '' THEN 'pending' ELSE 'running' END, CAST(:reason AS text),
+      CASE WHEN CAST(:step AS text) = '' THEN '[]'
+           ELSE jsonb_build_array({STEP.format(step="CAST(:step AS text)", reason="CAST(:reason AS text)")}) END)
     """
-    The operation is pending; its id is returned. Raises OperationActive naming the one that is active on the resource; one that was
-    made in this transaction (`resource_is_new`) has none.
+)
+
+
+def start_operation(session: Session, new: NewOperation, *, first: str = "", reason: str = "") -> str:
     """
-    active = None if resource_is_new else find_active(session, new.resource_id)
+    The operation is pending; its id is returned. Raises OperationActive naming the one that is active on the resource. With a `first`
+    step it has taken that step already: this is for a resource that was made in this transaction, where nothing can be active.
+    """
+    active = None if first else find_active(session, new.resource_id)
     if active is not None:
         raise OperationActive(
             f"Operation {active} is active on {new.resource_id}; wait for it or cancel it.",
@@ -108,17 +121,8 @@ def start_operation(session: Session, new: NewOperation, *, resource_is_new: boo
             resource_id=new.resource_id,
         )
     operation_id = new_id("opr")
-    session.execute(
-        insert(OperationRow).values(
-            id=operation_id,
-            tenant_id=new.tenant_id,
-            project_id=new.project_id,
-            type=new.type,
-            resource_kind=new.resource_kind,
-            resource_id=new.resource_id,
-            principal_id=new.principal_id,
-        )
-    )
+    named = {name: getattr(new, name) for name in new.__slots__}
+    session.execute(START, named | {"id": operation_id, "step": first, "reason": reason})
     return operation_id
 
 
@@ -181,15 +185,14 @@ class Progress:
 
 
 ADVANCE = text(
-    """
+    f"""
     UPDATE operations o SET
       state = coalesce(CASE
         WHEN p.end_state = 'succeeded' AND o.cancel_requested_at IS NOT NULL AND o.type LIKE '%.create' AND p.step = 'deleted'
         THEN 'cancelled' ELSE p.end_state END, 'running'),
       reason = p.reason,
       steps = CASE WHEN jsonb_array_length(o.steps) < 200
-                   THEN o.steps || jsonb_build_object('name', p.step, 'reason', p.reason,
-                     'at', to_char(cp_clock() AT TIME ZONE 'UTC', 'YYYY-MM-DD"T"HH24:MI:SS.US"Z"'))
+                   THEN o.steps || {STEP.format(step="p.step", reason="p.reason")}
                    ELSE o.steps END,
       error = CASE WHEN p.end_state IN ('failed','needs_attention')
                    THEN jsonb_build_object('code', p.code, 'message', p.reason) ELSE NULL END,
