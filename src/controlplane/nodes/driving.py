@@ -32,7 +32,7 @@ def snapshots(session: Session, claims: Sequence[Claim]) -> Mapping[str, NodeSna
     """
     What the steps of these nodes need.
     """
-    return repository.read_snapshots(session, [claim.id for claim in claims], catalog.instance_facts(session))
+    return repository.read_snapshots(session, [claim.row for claim in claims], catalog.instance_facts(session))
 
 
 def apply(session: Session, results: Sequence[Result]) -> None:

@@ -35,43 +35,42 @@ def read_providers(session: Session, ids: Sequence[str]) -> dict[str, ProviderRe
     return {row.id: provider_ref(row) for row in rows}
 
 
-def read_snapshots(session: Session, node_ids: Sequence[str], facts: dict[str, InstanceType]) -> dict[str, NodeSnapshot]:
+TENANCIES = select(
+    AllocationRow.id,
+    AllocationRow.tenant_id,
+    AllocationRow.project_id,
+    AllocationRow.cluster_id,
+    AllocationRow.network,
+    AllocationRow.state,
+    AllocationRow.release_accepted_at,
+)
+
+
+def read_snapshots(session: Session, rows: Sequence[Any], facts: dict[str, InstanceType]) -> dict[str, NodeSnapshot]:
     """
-    What steps need of these nodes, in two queries.
+    What steps need of these nodes (mappings of all their columns), in two queries.
     """
-    rows = session.execute(
-        select(NodeRow, AllocationRow)
-        .outerjoin(AllocationRow, AllocationRow.id == NodeRow.allocation_id)
-        .where(NodeRow.id.in_(node_ids))
-    ).all()
-    providers = read_providers(session, [node.provider_id for node, _ in rows])
+    held = [row["allocation_id"] for row in rows if row["allocation_id"] is not None]
+    found = session.execute(TENANCIES.where(AllocationRow.id.in_(held))) if held else ()
+    tenancies = {row.id: Tenancy(*row) for row in found}
+    providers = read_providers(session, [row["provider_id"] for row in rows])
     return {
-        node.id: _snapshot(node, allocation, providers[node.provider_id], facts[node.instance_type]) for node, allocation in rows
+        row["id"]: _snapshot(row, tenancies.get(row["allocation_id"]), providers[row["provider_id"]], facts[row["instance_type"]])
+        for row in rows
     }
 
 
-def _snapshot(node: NodeRow, allocation: AllocationRow | None, provider: ProviderRef, facts: InstanceType) -> NodeSnapshot:
-    tenancy = None
-    if allocation is not None:
-        tenancy = Tenancy(
-            allocation_id=allocation.id,
-            tenant_id=allocation.tenant_id,
-            project_id=allocation.project_id,
-            cluster_id=allocation.cluster_id,
-            network=allocation.network,
-            state=allocation.state,
-            release_accepted_at=allocation.release_accepted_at,
-        )
+def _snapshot(node: Any, tenancy: Tenancy | None, provider: ProviderRef, facts: InstanceType) -> NodeSnapshot:
     return NodeSnapshot(
-        id=node.id,
-        state=node.state,
-        step=node.step,
-        ref=node.ref,
+        id=node["id"],
+        state=node["state"],
+        step=node["step"],
+        ref=node["ref"],
         provider=provider,
-        expected=Expected(facts.gpu_model, node.gpus, facts.memory_gib),
-        task_id=node.task_id,
+        expected=Expected(facts.gpu_model, node["gpus"], facts.memory_gib),
+        task_id=node["task_id"],
         tenancy=tenancy,
-        cancel=allocation is not None and allocation.state == "releasing",
+        cancel=tenancy is not None and tenancy.state == "releasing",
     )
 
 
