@@ -39,6 +39,10 @@ crashes: dev ## every pass of every crash point, first try, retry and takeover
 kills: dev ## random kill -9 of real workers (KILLS=10000, KILL_SEED=1)
 	@KILLS=$(or $(KILLS),10000) KILL_SEED=$(or $(KILL_SEED),1) $(BIN)/pytest tests/crash/test_kills.py -s
 
+.PHONY: bench
+bench: dev ## every benchmark, one JSON line per figure (some five minutes; docs/scoreboard.md tells what was measured)
+	@failed=0; for question in placement api clusters sweep; do $(BIN)/python benchmarks/$$question/bench.py || failed=1; done; exit $$failed
+
 .PHONY: check
 check: dev ## everything that can be checked without running the product
 	$(BIN)/ruff check .
