@@ -3,22 +3,28 @@ Schema changes: run once at a time under a lock that ends with its connection, t
 """
 
 import importlib
+import random
+import time
 from pathlib import Path
 
 from alembic.config import Config
 from alembic.script import ScriptDirectory
-from sqlalchemy import Connection, text
+from sqlalchemy import Connection, Engine, text
+from sqlalchemy.exc import DBAPIError
 
 from alembic import command
 from controlplane.clusters.states import CLUSTER_STATES
 from controlplane.jobs.states import JOB_STATES
-from controlplane.kit.db import make_engine
+from controlplane.kit.db import make_engine, sqlstate
 from controlplane.nodes.states import NODE_STATES
 
 ROOMS = ("identity", "catalog", "quotas", "metering", "nodes", "clusters", "jobs")
 KIT_ROWS = ("audit", "events", "moving", "operations")
 LOCK = 7306125091  # any constant: the name of the one advisory lock that migrations take
 APP_ROLE = "controlplane_app"
+LOCK_NOT_AVAILABLE = "55P03"
+GIVES_WAY_AFTER_S = 1  # behind a migration that waits for a table, every new reader of that table waits too
+TRIES = 120
 
 
 def load_rows() -> None:
@@ -50,7 +56,8 @@ def head() -> str:
 
 def upgrade(owner_url: str, revision: str = "head") -> None:
     """
-    The database is at the revision. Of several callers one works and the others wait; a killed one leaves no lock behind.
+    The database is at the revision. Of several callers one works and the others wait; a killed one leaves no lock behind. Behind
+    somebody who holds a table it gives way to the readers that come meanwhile, and begins again.
     """
     engine = make_engine(owner_url, pool_size=1, application="controlplane-migrate")
     try:
@@ -59,16 +66,29 @@ def upgrade(owner_url: str, revision: str = "head") -> None:
             holder.execute(text("SELECT pg_advisory_lock(:lock)"), {"lock": LOCK})
             holder.commit()
             try:
-                with engine.begin() as connection:
-                    settings = configuration()
-                    settings.attributes["connection"] = connection
-                    command.upgrade(settings, revision)
-                    copy_moves(connection)
+                _migrate(engine, revision)
             finally:
                 holder.execute(text("SELECT pg_advisory_unlock(:lock)"), {"lock": LOCK})
                 holder.commit()
     finally:
         engine.dispose()
+
+
+def _migrate(engine: Engine, revision: str) -> None:
+    for tries_left in reversed(range(TRIES)):
+        try:
+            with engine.begin() as connection:
+                connection.execute(text(f"SET LOCAL lock_timeout = '{GIVES_WAY_AFTER_S}s'"))
+                settings = configuration()
+                settings.attributes["connection"] = connection
+                command.upgrade(settings, revision)
+                copy_moves(connection)
+        except DBAPIError as error:
+            if sqlstate(error) != LOCK_NOT_AVAILABLE or not tries_left:
+                raise
+            time.sleep(random.uniform(0.2, 1.0))  # noqa: S311 - jitter, not a secret
+        else:
+            return
 
 
 def copy_moves(connection: Connection) -> None:

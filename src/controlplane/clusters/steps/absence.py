@@ -2,6 +2,8 @@
 Believing that a provider has nothing left of a cluster.
 """
 
+from contextlib import suppress
+
 from controlplane.clusters.states import ClusterSnapshot
 from controlplane.kit.outcome import Outcome, Wait
 from controlplane.providers.errors import NotFound
@@ -19,7 +21,8 @@ def remove(cluster: ClusterSnapshot, tools: Toolbox, words: str, gone: Outcome) 
     assert cluster.provider is not None
     clusters = tools.clusters(cluster.provider)
     if cluster.step not in {"asked", "doubt"}:
-        clusters.delete_cluster(cluster.id)
+        with suppress(NotFound):  # what counts is that it is not seen below
+            clusters.delete_cluster(cluster.id)
         return Wait(words, 0.0, step="asked")
     try:
         clusters.observe_cluster(cluster.id)

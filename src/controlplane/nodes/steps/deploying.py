@@ -38,4 +38,4 @@ def deploy(node: NodeSnapshot, tools: Toolbox) -> Outcome:
         machines.deploy(deployment)
     except Refused as error:
         return Fail("deploy_refused", "The provider refused to deploy the node.", detail=error.detail)
-    return Wait("Being deployed.", 0.0, step="asked")
+    return Wait("Being deployed.", 0.0 if node.step != "asked" else POLL_S, step="asked")
