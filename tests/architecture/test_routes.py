@@ -19,6 +19,15 @@ ANY_CREDENTIAL = {
     "list_roles": "the names of roles are no secret",
 }
 """Routes that every accepted credential may call, and why."""
+SHOWN_TO_SUSPENDED = {
+    *("get_whoami", "list_projects", "get_project"),
+    *("list_clusters", "get_cluster", "list_instances", "get_cluster_actions"),
+    *("list_jobs", "get_job", "list_job_actions"),
+    *("list_operations", "get_operation"),
+    *("get_usage", "list_usage_intervals"),
+    *("list_quotas", "get_project_quotas"),
+}
+"""What a suspended caller may read: its own resources, to find what it may stop and delete."""
 OWN_RIGHTS = {"operator": "/v1/admin/", "reseller": "/v1/reseller"}
 WALLS_ELSEWHERE = {
     "audit_heads": "a chain's head is named by its chain: the walls are those of audit_entries",
@@ -59,6 +68,17 @@ def test_every_route_has_a_rule_with_a_permission() -> None:
     for route in ROUTES:
         permission = rule_of(route).permission
         assert permission in PERMISSIONS if permission else route.operation_id in ANY_CREDENTIAL, f"{route.path} {permission!r}"
+
+
+def test_a_suspended_caller_reads_stops_and_deletes_and_nothing_else() -> None:
+    """Its own resources are shown; deletes and cancels are served; no other change is."""
+    reads = {route.operation_id for route in ROUTES if rule_of(route).works_suspended and "GET" in (route.methods or ())}
+    assert reads == SHOWN_TO_SUSPENDED
+    changes = {route.path for route in ROUTES if rule_of(route).works_suspended and "POST" in (route.methods or ())}
+    assert all(path.endswith("/actions/cancel") for path in changes)
+    for route in ROUTES:
+        assert not rule_of(route).works_suspended or set(route.methods or ()) <= {"GET", "DELETE", "POST"}, route.path
+        assert (route.openapi_extra or {})["x-works-suspended"] is rule_of(route).works_suspended
 
 
 def test_paths_and_audiences_agree() -> None:

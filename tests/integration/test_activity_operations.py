@@ -126,11 +126,12 @@ def test_a_cancelled_order_leaves_nothing(fleet: Fleet) -> None:
 
 
 def test_a_suspended_tenant_can_stop_an_order(fleet: Fleet) -> None:
-    """Suspension never stops what stops costs."""
+    """Suspension never stops what stops costs, nor hides it."""
     _, operation_id = order(fleet)
     fleet.sql("UPDATE tenants SET state = 'suspended' WHERE id = :t", t=fleet.tree.left.tenant_id)
     call = fleet.call(fleet.tree.left.owner_key)
-    assert call("GET", f"/v1/operations/{operation_id}").status_code == 403
+    assert call("GET", f"/v1/operations/{operation_id}").status_code == 200
+    assert call("GET", "/v1/events").status_code == 403
     assert call("POST", f"/v1/operations/{operation_id}/actions/cancel").status_code == 202
 
 

@@ -335,13 +335,15 @@ def test_a_tenant_with_clusters_is_not_deleted(app: FastAPI, database: Database,
 
 def test_suspension_from_above(app: FastAPI, tree: Tree) -> None:
     """
-    A suspended tenant is served deletes only; what the operator suspended the reseller cannot resume.
+    A suspended tenant is shown what it has and may delete it; what the operator suspended the reseller cannot resume.
     """
     operator, seller, owner = (Caller(app, one) for one in (tree.operator_key, tree.left.reseller_key, tree.left.owner_key))
     key = made(owner("POST", "/v1/api-keys", {"name": "x"}))
     suspended = operator("POST", f"/v1/admin/tenants/{tree.left.tenant_id}/actions/suspend")
     assert suspended.json()["status"]["state"] == "suspended"
-    refused(owner("GET", "/v1/projects"), 403, "suspended")
+    assert tree.left.project_id in {one["id"] for one in owner("GET", "/v1/projects").json()["items"]}
+    refused(owner("POST", "/v1/projects", {"name": "more"}), 403, "suspended")
+    refused(owner("GET", "/v1/members"), 403, "suspended")
     assert owner("GET", "/v1/whoami").json()["suspended"]
     assert owner("DELETE", f"/v1/api-keys/{key['id']}").status_code == 204
     resume = f"/v1/reseller/tenants/{tree.left.tenant_id}/actions/resume"

@@ -225,11 +225,12 @@ def test_cancel_by_delete_and_by_action(setting: Setting) -> None:
 
 
 def test_a_suspended_tenant_can_still_stop_jobs(setting: Setting) -> None:
-    """Suspension stops reads and submits, never a stop."""
+    """Suspension stops submits and output, never a look at the jobs or a stop."""
     job_id = setting.submit()[1]["id"]
     setting.api.keys.known["one"] = replace(setting.api.keys.known["one"], suspended=True)
     assert setting.submit()[0] == 403
-    assert setting.get(setting.jobs)[0] == 403
+    assert setting.get(setting.jobs)[0] == 200
+    assert setting.get(f"{setting.jobs}/{job_id}/logs")[0] == 403
     assert setting.api.call("one", "POST", f"{setting.jobs}/{job_id}/actions/cancel").status_code == 202
     assert setting.api.call("one", "DELETE", f"{setting.jobs}/{job_id}").status_code == 202
 

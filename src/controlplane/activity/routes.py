@@ -55,6 +55,7 @@ StateFilter = Annotated[OperationState | None, Query(description="Only in this s
     audience="any",
     answer=ListOf[OperationOut],
     summary="List operations",
+    works_suspended=True,
 )
 def list_operations(
     call: Call,
@@ -85,6 +86,7 @@ def _operations(call: Call, which: service.OperationFilter, ask: PageAsk) -> Lis
     answer=OperationOut,
     summary="Show an operation, or wait for it",
     waits=frozenset(ACTIVE),
+    works_suspended=True,
 )
 def get_operation(call: Call, operation_id: str) -> Reply:
     """

@@ -77,7 +77,7 @@ def _plan(plan: planning.Plan) -> ClusterPlan:
     )
 
 
-@endpoint(router, "GET", BASE, permission="clusters:read", answer=ListOf[ClusterOut], summary="List clusters")
+@endpoint(router, "GET", BASE, permission="clusters:read", answer=ListOf[ClusterOut], summary="List clusters", works_suspended=True)
 def list_clusters(
     call: Call,
     project_id: str,
@@ -111,7 +111,7 @@ def _label(label: str | None) -> tuple[str, str] | None:
     return key, value
 
 
-@endpoint(router, "GET", ONE, permission="clusters:read", answer=ClusterOut, summary="Get a cluster")
+@endpoint(router, "GET", ONE, permission="clusters:read", answer=ClusterOut, summary="Get a cluster", works_suspended=True)
 def get_cluster(call: Call, project_id: str, cluster_id: str) -> Reply:
     """
     The cluster as it is now, with its version as ETag.
@@ -169,7 +169,15 @@ def delete_cluster(call: Call, project_id: str, cluster_id: str) -> Reply:
     return _accepted(call, view, operation_id)
 
 
-@endpoint(router, "GET", ONE + "/instances", permission="clusters:read", answer=InstancesOut, summary="List the nodes of a cluster")
+@endpoint(
+    router,
+    "GET",
+    ONE + "/instances",
+    permission="clusters:read",
+    answer=InstancesOut,
+    summary="List the nodes of a cluster",
+    works_suspended=True,
+)
 def list_instances(call: Call, project_id: str, cluster_id: str) -> InstancesOut:
     """
     Every node the cluster holds, by the id it has while it is part of the cluster.
@@ -178,7 +186,15 @@ def list_instances(call: Call, project_id: str, cluster_id: str) -> InstancesOut
     return InstancesOut(items=[instance_out(row) for row in rows])
 
 
-@endpoint(router, "GET", ONE + "/actions", permission="clusters:read", answer=ActionsOut, summary="What may be done with a cluster")
+@endpoint(
+    router,
+    "GET",
+    ONE + "/actions",
+    permission="clusters:read",
+    answer=ActionsOut,
+    summary="What may be done with a cluster",
+    works_suspended=True,
+)
 def get_cluster_actions(call: Call, project_id: str, cluster_id: str) -> ActionsOut:
     """
     Every verb, with the reason why it is not allowed now where it is not.

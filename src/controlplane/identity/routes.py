@@ -85,7 +85,15 @@ def update_own_tenant(call: Call, body: Relabelled) -> Reply:
     return Reply(TenantOut.of(row), etag=row.version)
 
 
-@endpoint(router, "GET", "/v1/projects", permission="projects:read", answer=ListOf[ProjectOut], summary="List projects")
+@endpoint(
+    router,
+    "GET",
+    "/v1/projects",
+    permission="projects:read",
+    answer=ListOf[ProjectOut],
+    summary="List projects",
+    works_suspended=True,
+)
 def list_projects(
     call: Call,
     limit: Limit = 50,
@@ -122,7 +130,15 @@ def create_project(call: Call, body: ProjectCreate) -> Reply:
     return Reply(ProjectOut.of(row), headers={"Location": f"/v1/projects/{row.id}"}, etag=row.version)
 
 
-@endpoint(router, "GET", "/v1/projects/{project_id}", permission="projects:read", answer=ProjectOut, summary="Show a project")
+@endpoint(
+    router,
+    "GET",
+    "/v1/projects/{project_id}",
+    permission="projects:read",
+    answer=ProjectOut,
+    summary="Show a project",
+    works_suspended=True,
+)
 def get_project(call: Call, project_id: str) -> Reply:
     """
     The project.

@@ -302,7 +302,7 @@ class WhoAmI(Out):
     tenant_id: str | None = Field(description="The key's tenant.", examples=["ten_01k5x7p3r8w2v6t9q4n0m1c2d3"])
     project_id: str | None = Field(description="The key's project.", examples=[None])
     permissions: list[str] = Field(description="What it may do.", examples=[["clusters:read"]])
-    suspended: bool = Field(description="Whether only deletes are served.", examples=[False])
+    suspended: bool = Field(description="Whether what it has can only be read, stopped and deleted.", examples=[False])
 
 
 def described(row: Any) -> dict[str, Any]:

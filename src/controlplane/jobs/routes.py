@@ -46,7 +46,7 @@ def create_job(call: Call, project_id: str, body: JobCreate) -> Reply:
     return Reply(JobOut.of(row), headers={"Location": f"/v1/projects/{project_id}/jobs/{row.id}"}, etag=row.version)
 
 
-@endpoint(router, "GET", JOBS, permission="jobs:read", answer=ListOf[JobOut], summary="List jobs")
+@endpoint(router, "GET", JOBS, permission="jobs:read", answer=ListOf[JobOut], summary="List jobs", works_suspended=True)
 def list_jobs(
     call: Call,
     project_id: str,
@@ -76,7 +76,7 @@ def _labels(given: list[str]) -> dict[str, str]:
     return dict(one.split(":", 1) for one in given)
 
 
-@endpoint(router, "GET", JOB, permission="jobs:read", answer=JobOut, summary="Read a job")
+@endpoint(router, "GET", JOB, permission="jobs:read", answer=JobOut, summary="Read a job", works_suspended=True)
 def get_job(call: Call, project_id: str, job_id: str) -> Reply:
     """
     The job as it stands: its state and why, its attempt, where it runs and how it ended.
@@ -121,7 +121,15 @@ def _stopped(call: Call, job_id: str, project_id: str) -> Reply:
     return Reply(JobOut.of(row), headers={"Location": f"/v1/projects/{project_id}/jobs/{row.id}"}, etag=row.version)
 
 
-@endpoint(router, "GET", JOB + "/actions", permission="jobs:read", answer=Actions, summary="What can be done with a job")
+@endpoint(
+    router,
+    "GET",
+    JOB + "/actions",
+    permission="jobs:read",
+    answer=Actions,
+    summary="What can be done with a job",
+    works_suspended=True,
+)
 def list_job_actions(call: Call, project_id: str, job_id: str) -> Actions:
     """
     Every verb of the job, and why it is not allowed now when it is not.

@@ -31,7 +31,15 @@ from controlplane.web.schemas import ListOf
 router = APIRouter(tags=["usage"])
 
 
-@endpoint(router, "GET", "/v1/usage", permission="usage:read", answer=UsageReport, summary="Show what was held and what it costs")
+@endpoint(
+    router,
+    "GET",
+    "/v1/usage",
+    permission="usage:read",
+    answer=UsageReport,
+    summary="Show what was held and what it costs",
+    works_suspended=True,
+)
 def get_usage(call: Call, from_: From = None, to: To = None, group_by: GroupBy = "", project_id: IdFilter = None) -> UsageReport:
     """
     Sums over the tenant's metered intervals inside `[from, to)`; what is still held counts up to now. Sums of any grouping are exact.
@@ -50,6 +58,7 @@ def get_usage(call: Call, from_: From = None, to: To = None, group_by: GroupBy =
     permission="usage:read",
     answer=ListOf[IntervalOut],
     summary="List the metered intervals",
+    works_suspended=True,
 )
 def list_usage_intervals(
     call: Call,

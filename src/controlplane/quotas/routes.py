@@ -21,6 +21,7 @@ router = APIRouter(tags=["quotas"])
     permission="quotas:read",
     answer=ListOf[ScopeQuotasOut],
     summary="List the quotas of the tenant and its projects",
+    works_suspended=True,
 )
 def list_quotas(call: Call, limit: PageLimit = 50, page_token: PageToken = None) -> ListOf[ScopeQuotasOut]:
     """
@@ -39,6 +40,7 @@ def list_quotas(call: Call, limit: PageLimit = 50, page_token: PageToken = None)
     permission="quotas:read",
     answer=ScopeQuotasOut,
     summary="Show the quotas of a project",
+    works_suspended=True,
 )
 def get_project_quotas(call: Call, project_id: str) -> Reply:
     """

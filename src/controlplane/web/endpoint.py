@@ -167,6 +167,7 @@ def endpoint(
             openapi_extra={
                 "x-permission": permission,
                 "x-audience": audience,
+                "x-works-suspended": rule.works_suspended,
                 **({"parameters": headers} if headers else {}),
             },
         )
@@ -315,7 +316,7 @@ def check_allowed(principal: Principal, rule: Rule, request: Request) -> None:
     Returns when the rule lets the principal make this request. Raises Forbidden, Invalid for unknown query parameters.
     """
     if principal.suspended and not rule.works_suspended:
-        raise Forbidden("The account is suspended; only deletes are served.", code="suspended")
+        raise Forbidden("The account is suspended: what it has can be read, stopped and deleted, nothing else.", code="suspended")
     if principal.scope_kind not in LEVELS[rule.audience]:
         raise Forbidden(f"This is for {rule.audience} keys.", code="wrong_audience")
     if rule.permission:

@@ -33,6 +33,10 @@ Send an API key with every request: `Authorization: Bearer <key>`. A key belongs
 (a tenant, a project); it may be narrowed to permissions and networks, and it may expire. Each operation names the permission it
 needs in `x-permission` and the keys it is for in `x-audience`. A key is shown once, when it is made.
 
+A suspended account can still find, stop and delete what it has: projects, clusters with their nodes, jobs, operations, usage and
+quotas are shown to it, and deletes and cancels are served. Those operations say `x-works-suspended: true`; the rest answers 403 with
+the code `suspended`. What is held goes on to cost until it is deleted.
+
 ## Changes that take time
 
 What touches hardware answers 202 with the resource and its operation; `Location` points to the resource. Ask the operation for its

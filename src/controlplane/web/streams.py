@@ -144,7 +144,12 @@ def stream_endpoint(
                 },
                 **{code: declared_problem(code) for code in sorted(declared)},
             },
-            openapi_extra={"x-permission": permission, "x-audience": audience, "parameters": [LAST_EVENT_ID]},
+            openapi_extra={
+                "x-permission": permission,
+                "x-audience": audience,
+                "x-works-suspended": False,
+                "parameters": [LAST_EVENT_ID],
+            },
         )
         return function
 
