@@ -268,9 +268,10 @@ class Grounds:
         self.world.settle()
         while people and self.resume_all():
             self.world.settle()
-        assert broken_promises(self.world) == []
+        broken = broken_promises(self.world)
+        assert not broken, broken
         left = self.world.rows("SELECT resource, used FROM quotas WHERE used <> 0 AND resource IN ('gpus', 'clusters')")
-        assert left == []
+        assert not left, left
 
     def close(self) -> None:
         """

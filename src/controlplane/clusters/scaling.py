@@ -95,8 +95,9 @@ def _begin(
         ],
     }
     session.execute(update(ClusterRow).where(ClusterRow.id == row.id).values(spec=spec))
+    before = row.state
     enter(session, row, "updating", "Being changed.")
-    announce(session, row, row.state, "updating", "A change was asked for.")
+    announce(session, row, before, "updating", "A change was asked for.")
     return operation_id
 
 
