@@ -31,7 +31,9 @@ def page() -> str:
     """
     The whole page.
     """
-    head = "# States\n\nMade from the code's state tables (`make states`); a test compares them, the database refuses other moves.\n"
+    head = (
+        "# States\n\nMade from the code's state tables (`make states`); a test compares them, the database refuses other moves.\n"
+    )
     return "\n".join([head, *(section(table) for table in TABLES)])
 
 
