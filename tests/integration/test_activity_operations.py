@@ -115,7 +115,7 @@ def test_waiting_has_an_end(fleet: Fleet) -> None:
 def test_a_cancelled_order_leaves_nothing(fleet: Fleet) -> None:
     """An order that holds nothing yet is gone at once, its quota is back, and a second cancel is told that it has ended."""
     cluster_id, operation_id = order(fleet)
-    assert used(fleet) == "clusters 1, gpus 16"
+    assert used(fleet) == "clusters 1, gpus 16, operations 1"
     call = fleet.call(fleet.tree.left.owner_key)
     done = call("POST", f"/v1/operations/{operation_id}/actions/cancel")
     assert (done.status_code, done.json()["state"]) == (202, "cancelled")

@@ -135,9 +135,7 @@ def endpoint(
             mutates=changes,
             repeatable=method == "POST",
             works_suspended=method == "DELETE" if works_suspended is None else works_suspended,
-            lists=frozenset(
-                _sent_name(one) for one in inspect.signature(function).parameters.values() if "list[" in str(one.annotation)
-            ),
+            lists=_lists_of(function),
             query=known,
         )
 
@@ -151,8 +149,6 @@ def endpoint(
         served.rule = rule
         declared = {401, 403, 422, 429, 503, *problems} | ({404} if "{" in path else set()) | ({409} if method == "POST" else set())
         headers = _headers(rule, declared)
-        answers: dict[int | str, dict[str, Any]] = {code: declared_problem(code) for code in sorted(declared)}
-        answers |= {code: {"model": model, "description": words} for code, (model, words) in (also or {}).items()}
         router.add_api_route(
             path,
             served,
@@ -163,7 +159,7 @@ def endpoint(
             description=inspect.cleandoc(function.__doc__ or summary),
             operation_id=function.__name__,
             tags=list(tags) if tags else None,
-            responses=answers,
+            responses=_answers(declared, also or {}),
             openapi_extra={
                 "x-permission": permission,
                 "x-audience": audience,
@@ -174,6 +170,16 @@ def endpoint(
         return function
 
     return register
+
+
+def _lists_of(function: Callable[..., Any]) -> frozenset[str]:
+    parameters = inspect.signature(function).parameters.values()
+    return frozenset(_sent_name(one) for one in parameters if "list[" in str(one.annotation))
+
+
+def _answers(declared: Collection[int], also: Mapping[int, tuple[type[BaseModel], str]]) -> dict[int | str, dict[str, Any]]:
+    answers: dict[int | str, dict[str, Any]] = {code: declared_problem(code) for code in sorted(declared)}
+    return answers | {code: {"model": model, "description": words} for code, (model, words) in also.items()}
 
 
 def _held_back(serve: Callable[..., Response], waits: frozenset[str]) -> Callable[..., Any]:
