@@ -117,8 +117,9 @@ def test_one_wrong_not_found_is_no_proof(grounds: Grounds) -> None:
     """BR-010: a look that misses the cluster once does not set its nodes free while it still stands."""
     cluster_id = grounds.order()
     grounds.world.settle()
-    grounds.sim.play("timeout_before_effect", "delete_cluster", count=3)
-    grounds.sim.play("flapping_404", "observe_cluster", count=1)
+    grounds.work(60)
+    grounds.sim.play("delay", "delete_cluster", params={"seconds": 20.0})
+    grounds.sim.play("flapping_404", "observe_cluster")
     grounds.delete(cluster_id)
     while grounds.state("clusters", cluster_id) != "deleted":
         standing = cluster_id in judge.live_objects(grounds.ledger()).clusters
