@@ -139,6 +139,7 @@ class Schedule:
         for fault, rule in self._rules:
             self.played[fault] += self.control.played(rule)
         self.control.heal()
+        self.world.tools = self.world.toolbox()  # its circuits would stay open for seconds of real time
         self.world.clock.advance(QUIET_S)
         if self.random.random() < 0.5:
             self.world.go_on(60)

@@ -306,11 +306,15 @@ class Driver:
         return len(undisturbed)
 
     def _release(self, session: Session, results: Sequence[Result]) -> None:
+        """
+        The leases are free again and the rows are looked at soon; a row that somebody has brought to rest meanwhile stays at rest.
+        """
         if not results:
             return
         released = text(
             f"""
-            UPDATE {self.kind.rows.name} SET lease_until = NULL, due_at = cp_clock(), attempts = greatest(attempts - 1, 0)
+            UPDATE {self.kind.rows.name} SET lease_until = NULL, attempts = greatest(attempts - 1, 0),
+              due_at = CASE WHEN due_at IS NULL THEN NULL ELSE cp_clock() END
             WHERE id IN :ids
             """
         ).bindparams(bindparam("ids", expanding=True))

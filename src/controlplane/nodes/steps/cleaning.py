@@ -21,7 +21,7 @@ def clean(node: NodeSnapshot, tools: Toolbox) -> Outcome:
     if view.wipe is not None and view.wipe.token == node.task_id:
         verdict = judge(view.wipe)
         return verdict if isinstance(verdict, Fail) else look_again(node, tools, verdict)
-    if view.phase == "failed":
+    if view.phase == "failed" and node.step == "asked":
         return Fail("wipe_failed", "The wipe did not finish.", detail=view.failure, facts=NodeFacts(wipe_id=node.task_id))
     if view.phase == "wiping" and node.step == "asked":
         return Wait("Being wiped.", POLL_S)
