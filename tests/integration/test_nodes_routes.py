@@ -17,6 +17,7 @@ from tests.conftest import Database
 from tests.factories.nodes import REFS, SITE, TYPE, Fleet, hold_for, make_fleet, step_ground
 
 CANARY = "s3cr3t-canary-9c1f"
+NEW_CANARY = "rotated-canary-7d2f0e"
 ENTRY = {"ref": "new-1", "block": "b1", "leaf": "l1", "rack": "r1", "instance_type": TYPE}
 
 
@@ -100,6 +101,21 @@ def test_setting_a_node_aside_ends_its_tenancy(fleet: Fleet) -> None:
     done = fleet.call()("POST", f"{path}/actions/maintain", {"reason": "fan"}, version=version)
     assert (done.status_code, done.json()["tenancy"]) == (202, None)
     assert fleet.one("SELECT state FROM allocations WHERE id = :a", a=allocation) == "ended"
+
+
+def test_nobody_interferes_with_a_release(fleet: Fleet) -> None:
+    """While a node is taken from its tenant every verb is refused with the reason, and the tenancy stays until the machine let go."""
+    fleet.put("releasing")
+    allocation = hold_for(fleet, fleet.tree.left)
+    path = f"/v1/admin/nodes/{fleet.node_ids[0]}"
+    call = fleet.call()
+    actions = call("GET", f"{path}/actions").json()["items"]
+    assert {one["name"] for one in actions} == {"requalify", "quarantine", "maintain", "repair", "retire"}
+    assert all(not one["allowed"] and "taken from its tenant" in one["reason"] for one in actions)
+    for one in actions:
+        refused = call("POST", f"{path}/actions/{one['name']}", {"reason": "now"}, version=call("GET", path).json()["version"])
+        assert (refused.status_code, refused.json()["code"], refused.json()["allowed"]) == (409, "wrong_state", [])
+    assert fleet.one("SELECT state FROM allocations WHERE id = :a", a=allocation) != "ended"
 
 
 def test_only_one_verb_at_a_time(fleet: Fleet) -> None:
@@ -195,6 +211,48 @@ def test_a_providers_secrets_leave_by_no_door(fleet: Fleet) -> None:
     assert not [one for one in rows if CANARY in one or CANARY.encode().hex() in one]
     sealed = fleet.one("SELECT sealed FROM providers WHERE name = 'second'")
     assert bootstrap.open_secrets(fleet.sealer, made.json()["id"], bytes(sealed)) == {"token": CANARY}
+
+
+def test_a_providers_settings_are_replaced(fleet: Fleet) -> None:
+    """Settings and secrets change together or alone; the version rises, and the provider is due to be asked at once."""
+    call = fleet.call()
+    made = call("POST", "/v1/admin/providers", _register(fleet))
+    path, provider_id = f"/v1/admin/providers/{made.json()['id']}", made.json()["id"]
+    fleet.do(lambda session: checking.due_providers(session, 10))
+    fleet.do(lambda session: checking.store(session, provider_id, ProviderCheck({"products": ["slurm"], "scrub": True})))
+    fleet.sql("UPDATE providers SET checked_at = cp_clock() WHERE id = :p", p=provider_id)
+    assert fleet.do(lambda session: checking.due_providers(session, 10)) == []
+    version = call("GET", path).json()["version"]
+    change = {"config": {"path": "/elsewhere/region.sqlite"}, "secrets": {"token": NEW_CANARY, "more": "x"}}
+    assert call("PATCH", path, change).status_code == 428
+    assert call("PATCH", path, change, version=version + 1).status_code == 412
+    done = call("PATCH", path, change, version=version)
+    assert (done.status_code, done.json()["version"], done.json()["config"]) == (200, version + 1, change["config"])
+    assert done.json()["capabilities"]["products"] == ["slurm"]
+    (due,) = fleet.do(lambda session: checking.due_providers(session, 10))
+    assert (due.id, due.version, due.config) == (provider_id, version + 1, change["config"])
+    assert _secrets(fleet, provider_id) == change["secrets"]
+    moved = call("PATCH", path, {"config": {"path": "/third"}}, version=version + 1)
+    assert (moved.json()["has_secrets"], _secrets(fleet, provider_id)) == (True, change["secrets"])
+    assert call("PATCH", path, {"secrets": {}}, version=version + 2).json()["has_secrets"] is False
+    for seen in (done, call("GET", path), call("GET", "/v1/audit-events"), call("GET", "/v1/events")):
+        assert NEW_CANARY not in seen.text
+
+
+def test_a_change_of_nothing_changes_nothing(fleet: Fleet) -> None:
+    """An empty change, or the same settings again, leaves the version as it is, so that no adapter is built anew."""
+    call = fleet.call()
+    path = f"/v1/admin/providers/{fleet.provider_id}"
+    before = call("GET", path).json()
+    for change in ({}, {"config": before["config"]}):
+        assert call("PATCH", path, change, version=before["version"]).json() == before
+    wrong = call("PATCH", path, {"adapter": "slurm"}, version=before["version"])
+    assert (wrong.status_code, wrong.json()["code"]) == (422, "invalid_request")
+
+
+def _secrets(fleet: Fleet, provider_id: str) -> dict[str, str]:
+    sealed = fleet.one("SELECT sealed FROM providers WHERE id = :p", p=provider_id)
+    return dict(bootstrap.open_secrets(fleet.sealer, provider_id, bytes(sealed)))
 
 
 def test_a_malformed_secret_is_not_repeated(fleet: Fleet) -> None:

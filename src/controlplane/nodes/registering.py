@@ -143,6 +143,43 @@ def list_providers(session: Session, ask: PageAsk) -> Page[ProviderRow]:
     return fetch_page(session, select(ProviderRow).where(ProviderRow.state != "deleted"), ProviderRow.id, ask)
 
 
+@dataclass(frozen=True, slots=True)
+class ProviderChange:
+    """
+    What of a provider is replaced; None leaves it as it is.
+    """
+
+    config: dict[str, Any] | None
+    """All of its plain settings."""
+    secrets: Mapping[str, str] | None
+    """All of its secrets; an empty mapping forgets them."""
+
+
+def change_provider(
+    session: Session, provider_id: str, change: ProviderChange, sealer: Sealer | None, check: CheckVersion
+) -> ProviderRow:
+    """
+    The settings are replaced, adapters are built anew from them, and the provider is due to be asked. Raises NotFound, what `check`
+    raises, and Unavailable for secrets where there is nothing to seal them with.
+    """
+    row = get_provider(session, provider_id, lock=True)
+    check(row.version)
+    replaced = []
+    if change.config is not None and change.config != row.config:
+        row.config = change.config
+        replaced.append("config")
+    if change.secrets is not None:
+        row.sealed = seal_secrets(sealer, provider_id, change.secrets)
+        replaced.append("secrets")
+    if replaced:
+        row.checked_at = None
+        row.version += 1
+        row.updated_at = session.execute(select(CpClock())).scalar_one()
+        session.flush()
+        record(session, [Event("provider.changed", "provider", row.id, data={"replaced": replaced})])
+    return row
+
+
 def set_provider_state(session: Session, provider_id: str, state: str, check: CheckVersion | None = None) -> ProviderRow:
     """
     The provider takes part in placement, or does not; what stands on it is not touched. Raises NotFound and what `check` raises.

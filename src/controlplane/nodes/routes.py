@@ -26,6 +26,7 @@ from controlplane.nodes.schemas import (
     PageToken,
     ProviderOut,
     ProviderRegister,
+    ProviderUpdate,
     WipeOut,
 )
 from controlplane.nodes.states import NODE_STATES
@@ -325,6 +326,30 @@ def get_provider(call: Call, provider_id: str) -> Reply:
     The provider with what it can do, when it last answered, and where its machines differ from the enrolled ones.
     """
     row = service.get_provider(call.session, provider_id)
+    return Reply(ProviderOut.of(row), etag=row.version)
+
+
+@endpoint(
+    router,
+    "PATCH",
+    PROVIDER,
+    permission="providers:write",
+    audience="operator",
+    answer=ProviderOut,
+    summary="Change a provider's settings",
+    problems=(412, 428),
+)
+def update_provider(call: Call, provider_id: str, body: ProviderUpdate) -> Reply:
+    """
+    Settings, secrets or both are replaced; calls that begin from now on use them, and the provider is asked within seconds. What was
+    known of it stays until it answers; `problem` tells when it does not.
+    """
+    secrets = None if body.secrets is None else {name: value.get_secret_value() for name, value in body.secrets.items()}
+    change = service.ProviderChange(None if body.config is None else dict(body.config), secrets)
+    row = service.change_provider(call.session, provider_id, change, call.sealer, call.check_version)
+    call.audit_target = row.id
+    call.audit_detail = {"config": body.config is not None, "secrets": None if secrets is None else sorted(secrets)}
+    call.nudge("provider", row.id)
     return Reply(ProviderOut.of(row), etag=row.version)
 
 

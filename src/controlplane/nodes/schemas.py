@@ -99,6 +99,24 @@ class ProviderRegister(Body):
     )
 
 
+class ProviderUpdate(Body):
+    """
+    New settings of a provider. What is left out stays as it is; what is sent replaces all of its kind.
+    """
+
+    config: Config | None = Field(
+        default=None,
+        description="All plain settings, in place of the present ones.",
+        examples=[{"url": "http://slurm.osl1.example:6820"}],
+    )
+    secrets: dict[SecretName, SecretValue] | None = Field(
+        default=None,
+        max_length=20,
+        description="All credentials by name, in place of the present ones; `{}` forgets them. Sealed at once and never shown again.",
+        examples=[{}],
+    )
+
+
 class Finding(Out):
     """
     A difference between what we know and what was found.

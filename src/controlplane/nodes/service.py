@@ -25,6 +25,8 @@ from controlplane.nodes.models import AllocationRow, HealthReportRow, HoldRow, N
 from controlplane.nodes.registering import (
     NewNode,
     NewProvider,
+    ProviderChange,
+    change_provider,
     delete_provider,
     enroll,
     enroll_from,
@@ -44,12 +46,14 @@ __all__ = [
     "NewNode",
     "NewProvider",
     "NodeView",
+    "ProviderChange",
     "ProviderRef",
     "accept_release",
     "allocations_of",
     "apply",
     "availability",
     "begin_task",
+    "change_provider",
     "delete_provider",
     "enroll",
     "enroll_from",
@@ -92,6 +96,12 @@ ACTIONS: Mapping[str, Action] = {
     "repair": Action("repairing", "The node is with whoever repairs it."),
     "retire": Action("retired", "The node has left the fleet."),
 }
+
+
+RELEASING = (
+    "It is being taken from its tenant: networks are detached and power is cut first. Wait until it is wiped or quarantined."
+)
+"""Why no verb is allowed meanwhile: setting the node aside would end the tenancy before the machine has let go of it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -256,6 +266,8 @@ def allowed_actions(row: NodeRow) -> dict[str, str]:
     """
     Every verb with the reason why it is not allowed now; an empty reason where it is.
     """
+    if row.state == "releasing":
+        return dict.fromkeys(ACTIONS, RELEASING)
     moves = NODE_STATES.by_name[row.state].moves
     return {name: "" if action.to in moves else f"A node in state {row.state} cannot go there." for name, action in ACTIONS.items()}
 
