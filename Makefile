@@ -43,6 +43,10 @@ kills: dev ## random kill -9 of real workers (KILLS=10000, KILL_SEED=1)
 bench: dev ## every benchmark, one JSON line per figure (some five minutes; docs/scoreboard.md tells what was measured)
 	@failed=0; for question in placement api clusters sweep; do $(BIN)/python benchmarks/$$question/bench.py || failed=1; done; exit $$failed
 
+.PHONY: test-slow
+test-slow: dev ## the tests that take minutes: another release of Slurm, and one with accounts (as root)
+	@CONTROLPLANE_SLOW=1 $(BIN)/pytest -m slow $(PYTEST_ARGS)
+
 .PHONY: check
 check: dev ## everything that can be checked without running the product
 	$(BIN)/ruff check .
@@ -54,7 +58,7 @@ check: dev ## everything that can be checked without running the product
 	$(BIN)/yamllint --strict .
 	$(BIN)/hadolint deploy/Dockerfile
 	$(BIN)/compose-lint check --fail-on medium --skip-suppressed --quiet docker-compose.yml
-	$(BIN)/shellcheck .ci/run
+	$(BIN)/shellcheck .ci/run src/controlplane/providers/adapters/slurm/scrub.sh
 	$(BIN)/pytest tests/architecture tests/migration
 
 .PHONY: fmt

@@ -33,12 +33,10 @@ class Database:
         self.name = name
         self.server_url = server_url
         base = server_url.rsplit("/", 1)[0]
+        self._admin_url = f"{base}/postgres"
         self.owner_url = f"{base}/{name}"
         password = secrets.token_hex(8)
-        admin = make_engine(f"{base}/postgres", pool_size=1).execution_options(isolation_level="AUTOCOMMIT")
-        with admin.connect() as connection:
-            connection.exec_driver_sql(f"CREATE DATABASE {name}")
-        admin.dispose()
+        self._administer(f"CREATE DATABASE {name}")
         migrations.upgrade(self.owner_url)
         self.role = f"app_{name}"
         migrations.ensure_app_role(self.owner_url, self.role, password)
@@ -65,10 +63,18 @@ class Database:
 
     def close(self) -> None:
         """
-        No connection is left.
+        Nothing of it is left on the server, whoever may still be connected.
         """
         self.engine.dispose()
         self.owner.dispose()
+        self._administer(f"DROP DATABASE IF EXISTS {self.name} WITH (FORCE)", f"DROP ROLE IF EXISTS {self.role}")
+
+    def _administer(self, *statements: str) -> None:
+        admin = make_engine(self._admin_url, pool_size=1).execution_options(isolation_level="AUTOCOMMIT")
+        with admin.connect() as connection:
+            for statement in statements:
+                connection.exec_driver_sql(statement)
+        admin.dispose()
 
 
 class VirtualClock:
