@@ -88,7 +88,8 @@ class Pump:
         if self._stopping.is_set():
             return done
         done += self.driver.decide(self._settings.claim_batch)
-        room = self._settings.claim_batch - len(self._pending)
+        suspect = any(claim.attempts > 1 for claim in self._pending.values())
+        room = 0 if suspect else self._settings.claim_batch - len(self._pending)
         claims = self.driver.claim(room) if room > 0 else []
         claimed_at = time.monotonic()
         for claim in claims:
