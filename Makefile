@@ -39,6 +39,14 @@ crashes: dev ## every pass of every crash point, first try, retry and takeover
 kills: dev ## random kill -9 of real workers (KILLS=10000, KILL_SEED=1)
 	@KILLS=$(or $(KILLS),10000) KILL_SEED=$(or $(KILL_SEED),1) $(BIN)/pytest tests/crash/test_kills.py -s
 
+.PHONY: fuzz
+fuzz: dev ## ten thousand random requests by the OpenAPI document (FUZZ_CASES, FUZZ_SEED)
+	FUZZ_CASES=$${FUZZ_CASES:-10000} $(BIN)/pytest -s tests/fuzz/test_api_fuzz.py $(PYTEST_ARGS)
+
+.PHONY: races
+races: dev ## the races at full size on real processes, and every provider fault against leaks (some half an hour)
+	RACES=full $(BIN)/pytest -s tests/races tests/fuzz/test_leaks.py $(PYTEST_ARGS)
+
 .PHONY: bench
 bench: dev ## every benchmark, one JSON line per figure (some five minutes; docs/scoreboard.md tells what was measured)
 	@failed=0; for question in placement api clusters sweep; do $(BIN)/python benchmarks/$$question/bench.py || failed=1; done; exit $$failed

@@ -127,6 +127,15 @@ class Processes:
     """Workers."""
     broker_url: str = ""
     """The broker's; empty: none."""
+    broker: subprocess.Popen[bytes] | None = None
+    """The broker itself, if one was wanted."""
+
+    def kill_broker(self) -> None:
+        """
+        The broker is gone without having been asked.
+        """
+        assert self.broker is not None
+        end(self.broker, stop_signal=signal.SIGKILL, grace_s=GRACE_S)
 
     def logs(self) -> str:
         """
@@ -183,7 +192,7 @@ def processes(
     running = Processes()
     with ExitStack() as stack:
         if broker:
-            running.broker_url = stack.enter_context(_broker(folder))
+            running.broker_url, running.broker = stack.enter_context(_broker(folder))
         environment = environment_for(database, folder, broker_url=running.broker_url, **settings)
         for number in range(apis):
             running.apis.append(start_api(environment, folder, f"api-{number}"))
@@ -197,12 +206,12 @@ def processes(
 
 
 @contextmanager
-def _broker(folder: Path) -> Iterator[str]:
+def _broker(folder: Path) -> Iterator[tuple[str, subprocess.Popen[bytes]]]:
     server = EmbeddedValkey(folder / "valkey", password="broker-secret-5b1e", log_path=folder / "valkey.log")
     server.prepare()
     child = spawn(server.command(), log_path=server.log_path, environment=server.environment, directory=server.directory)
     try:
         until(server.is_ready, "the broker is up")
-        yield server.url()
+        yield server.url(), child
     finally:
         end(child, stop_signal=signal.SIGTERM, grace_s=GRACE_S)

@@ -102,7 +102,7 @@ class Campaign:
         with _quiet_logging():
             self.app = create_app(settings_for(database, data_dir=folder))
         self.app.state.stream_tempo = SHORTEST
-        self._writes = _writes(self.app.state.runtime.engine)
+        self._writes = count_writes(self.app.state.runtime.engine)
         load_all_checks()
         document = openapi.build(self.app)
         document.pop("security")  # credentials are ours to choose
@@ -230,7 +230,7 @@ class Campaign:
         self.population: Population = populate(self._database, self._folder)
 
 
-def _writes(engine: Engine) -> Callable[[], int]:
+def count_writes(engine: Engine) -> Callable[[], int]:
     """
     How many committed transactions of the application have written rows so far.
     """

@@ -196,6 +196,14 @@ class Arena:
         """
         return [f"{one.promise} {one.subject}: {one.words}" for one in judge.all_findings(self.ledger())]
 
+    def close(self) -> None:
+        """
+        No client is left.
+        """
+        for client in self.clients.values():
+            client.close()
+        self.clients.clear()
+
     def _count_in(self, table: str, states: Sequence[str]) -> int:
         rows = self.world.rows(f"SELECT count(*) AS n FROM {table} WHERE state = ANY(:states)", states=list(states))
         return int(rows[0].n)

@@ -41,5 +41,4 @@ def arena(running: Processes, migrated: Database, tmp_path: Path) -> Iterator[Ca
 
     yield fresh
     for one in made:
-        for client in one.clients.values():
-            client.close()
+        one.close()

@@ -13,7 +13,7 @@ from tests.factories.processes import until
 from tests.races.arena import Arena, Tenant
 from tests.races.conftest import FULL
 
-ROUNDS = 200 if FULL else 6
+ROUNDS = 100 if FULL else 4
 
 pytestmark = pytest.mark.timeout(3600 if FULL else 300)
 
