@@ -12,7 +12,7 @@ from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from dataclasses import replace
 
-from controlplane.kit.lifecycle import Claim, Driver, Result
+from controlplane.kit.lifecycle import SUSPECT, Claim, Driver, Result
 from controlplane.kit.outcome import Wait
 from controlplane.providers.toolbox import Toolbox
 from controlplane.settings import Settings
@@ -88,7 +88,7 @@ class Pump:
         if self._stopping.is_set():
             return done
         done += self.driver.decide(self._settings.claim_batch)
-        suspect = any(claim.attempts > 1 for claim in self._pending.values())
+        suspect = any(claim.attempts > SUSPECT for claim in self._pending.values())
         room = 0 if suspect else self._settings.claim_batch - len(self._pending)
         claims = self.driver.claim(room) if room > 0 else []
         claimed_at = time.monotonic()

@@ -62,10 +62,11 @@ def test_reads_that_lag_make_nothing_twice(grounds: Grounds) -> None:
     grounds.sim.play("stale_read", "observe*", count=None, params={"seconds": 90.0})
     grounds.sim.play("stale_read", "list_*", count=None, params={"seconds": 90.0})
     ids = [grounds.order(f"c{number}", 1) for number in range(NODES)]
-    for goal, skip in (("bootstrapping", 1), ("running", 0)):
+    # Rows that lost their worker twice are claimed alone, so clusters do not come along in step.
+    for goal, skip in (({"bootstrapping", "verifying", "running"}, 1), ({"running"}, 0)):
         with grounds.killing("call.after", times=4, skip=skip) as died:
-            grounds.work(2400, until=lambda goal=goal: set(grounds.states("clusters")) == {goal}, at_least_s=20)  # type: ignore[misc]
-        assert grounds.states("clusters") == [goal] * NODES
+            grounds.work(2400, until=lambda goal=goal: set(grounds.states("clusters")) <= goal, at_least_s=20)  # type: ignore[misc]
+        assert set(grounds.states("clusters")) <= goal
         assert len(died) == 4
     ledger = grounds.ledger()
     assert len(ledger.tenancies) == len(ledger.clusters) == NODES

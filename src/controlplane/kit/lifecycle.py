@@ -27,6 +27,7 @@ from controlplane.kit.states import StateTable
 from controlplane.kit.written import RowChange, write_changes
 
 log = logging.getLogger(__name__)
+SUSPECT = 2  # claims without an answer after which a row is claimed alone
 
 
 @dataclass(frozen=True, slots=True)
@@ -138,14 +139,16 @@ class Driver:
         rows = kind.rows.name
         due = f"""due_at <= {NOW} AND state = ANY(:states) AND NOT state || '/' || step = ANY(:decided)
                 AND (lease_until IS NULL OR lease_until + make_interval(secs => :grace) < cp_clock())"""
-        # A row whose last claim brought no answer may be what kills workers: it is claimed alone, so that others do not share its fate.
+        # A row that was claimed again and again without an answer may be what kills workers: it is claimed alone, so that others do not
+        # share its fate. Once is not enough: after a crash a whole batch has been claimed once.
         self._claim_sql = text(
             f"""
-            WITH oldest AS MATERIALIZED (SELECT id, attempts > 0 AS suspect FROM {rows} WHERE {due} ORDER BY due_at, attempts LIMIT 1)
+            WITH oldest AS MATERIALIZED (
+              SELECT id, attempts >= {SUSPECT} AS suspect FROM {rows} WHERE {due} ORDER BY due_at, attempts LIMIT 1)
             UPDATE {rows} SET fence = fence + 1, attempts = attempts + 1, lease_until = cp_clock() + make_interval(secs => :lease)
             WHERE id IN (
               SELECT id FROM {rows} WHERE {due}
-                AND CASE WHEN (SELECT suspect FROM oldest) THEN id = (SELECT id FROM oldest) ELSE attempts = 0 END
+                AND CASE WHEN (SELECT suspect FROM oldest) THEN id = (SELECT id FROM oldest) ELSE attempts < {SUSPECT} END
               ORDER BY due_at LIMIT :limit FOR UPDATE SKIP LOCKED)
             RETURNING *, coalesce(deadline_at < cp_clock(), false) AS overdue
             """
@@ -173,7 +176,7 @@ class Driver:
 
     def claim(self, limit: int) -> list[Claim]:
         """
-        Up to `limit` due rows are leased to the caller, with their snapshots; one that was claimed before without an answer comes alone.
+        Up to `limit` due rows are leased to the caller, with their snapshots; one that was claimed twice without an answer comes alone.
         """
         states = [name for name in self.kind.table.names() if name in self.kind.steps]
 
