@@ -7,7 +7,6 @@ from functools import partial
 from typing import Annotated, Any, Literal
 
 from fastapi import APIRouter, Query
-from pydantic import AwareDatetime
 
 from controlplane.activity import service
 from controlplane.activity.schemas import (
@@ -27,7 +26,7 @@ from controlplane.kit.operations import ACTIVE
 from controlplane.kit.paging import PageAsk
 from controlplane.web.call import Call, Reply
 from controlplane.web.endpoint import endpoint
-from controlplane.web.schemas import ListOf
+from controlplane.web.schemas import GivenMoment, ListOf
 from controlplane.web.streams import Stream, stream_endpoint
 
 router = APIRouter(tags=["activity"])
@@ -305,9 +304,7 @@ def list_audit_events(
     outcome: Annotated[
         Literal["done", "denied", "failed"] | None, Query(description="Only with this end.", examples=["denied"])
     ] = None,
-    created_after: Annotated[
-        AwareDatetime | None, Query(description="Only younger ones.", examples=["2026-03-01T00:00:00Z"])
-    ] = None,
+    created_after: Annotated[GivenMoment | None, Query(description="Only younger ones.", examples=["2026-03-01T00:00:00Z"])] = None,
     limit: PageLimit = 50,
     page_token: PageToken = None,
 ) -> ListOf[AuditEntryOut]:

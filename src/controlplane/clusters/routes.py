@@ -2,7 +2,6 @@
 Clusters over HTTP.
 """
 
-from datetime import datetime
 from typing import Annotated
 
 from fastapi import APIRouter, Query
@@ -23,7 +22,7 @@ from controlplane.kit.errors import FieldError, Invalid
 from controlplane.kit.paging import PageAsk
 from controlplane.web.call import Call, Reply
 from controlplane.web.endpoint import endpoint
-from controlplane.web.schemas import ListOf, Money
+from controlplane.web.schemas import GivenMoment, ListOf, Money
 
 router = APIRouter(tags=["Clusters"])
 BASE = "/v1/projects/{project_id}/clusters"
@@ -83,7 +82,7 @@ def list_clusters(
     project_id: str,
     state: Annotated[str | None, Query(description="Only clusters in this state.", max_length=40)] = None,
     label: Annotated[str | None, Query(description="Only clusters with this label, as key:value.", max_length=400)] = None,
-    created_after: Annotated[datetime | None, Query(description="Only clusters ordered after this moment.")] = None,
+    created_after: Annotated[GivenMoment | None, Query(description="Only clusters ordered after this moment.")] = None,
     limit: Annotated[int, Query(ge=1, le=200, description="Most items of a page.")] = 50,
     page_token: Annotated[str | None, Query(description="`next_page_token` of the page before.", max_length=300)] = None,
 ) -> ListOf[ClusterOut]:

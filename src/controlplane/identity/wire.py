@@ -2,30 +2,16 @@
 Checked kinds of values and query parameters of the room's endpoints.
 """
 
-from datetime import UTC, datetime
 from ipaddress import ip_network
 from typing import Annotated, Any, Literal
 
 from fastapi import Query
-from pydantic import AfterValidator, AwareDatetime, BeforeValidator, Field, Strict, StringConstraints, WithJsonSchema
+from pydantic import AfterValidator, Field, StringConstraints, WithJsonSchema
 
 from controlplane.identity.states import PERMISSIONS, ROLES
-from controlplane.web.schemas import check_text
+from controlplane.web.schemas import GivenMoment, check_text
 
-EARLIEST_YEAR, LATEST_YEAR = 1970, 2199
 LONGEST_OVERLAP_S = 7 * 24 * 3600
-
-
-def _must_be_text(value: object) -> object:
-    if not isinstance(value, (str, datetime)):
-        raise ValueError("must be an RFC 3339 time")  # noqa: TRY004 - pydantic turns only ValueError into a field's refusal
-    return value
-
-
-def _storable(value: datetime) -> datetime:
-    if not EARLIEST_YEAR <= value.year <= LATEST_YEAR:
-        raise ValueError(f"must lie between {EARLIEST_YEAR} and {LATEST_YEAR}")
-    return value.astimezone(UTC)
 
 
 def _network(value: str) -> str:
@@ -41,13 +27,7 @@ def _one_of(known: frozenset[str]) -> Any:
     return check
 
 
-Instant = Annotated[
-    AwareDatetime,
-    Strict(False),
-    BeforeValidator(_must_be_text),
-    AfterValidator(_storable),
-    WithJsonSchema({"type": "string", "format": "date-time"}),
-]
+Instant = GivenMoment
 Permission = Annotated[str, AfterValidator(_one_of(PERMISSIONS)), WithJsonSchema({"type": "string", "enum": sorted(PERMISSIONS)})]
 Role = Annotated[str, AfterValidator(_one_of(frozenset(ROLES))), WithJsonSchema({"type": "string", "enum": list(ROLES)})]
 Network = Annotated[

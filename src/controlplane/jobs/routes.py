@@ -6,7 +6,6 @@ from functools import partial
 from typing import Annotated
 
 from fastapi import APIRouter, Query
-from pydantic import AwareDatetime
 
 from controlplane.jobs import service
 from controlplane.jobs.schemas import Action, Actions, JobCreate, JobOut, LogPage
@@ -15,7 +14,7 @@ from controlplane.kit.errors import FieldError, Invalid
 from controlplane.kit.paging import PageAsk
 from controlplane.web.call import Call, Reply
 from controlplane.web.endpoint import endpoint
-from controlplane.web.schemas import ListOf
+from controlplane.web.schemas import GivenMoment, ListOf
 from controlplane.web.streams import Stream, stream_endpoint
 
 router = APIRouter(tags=["jobs"])
@@ -57,7 +56,7 @@ def list_jobs(
     label: Annotated[
         list[str] | None, Query(max_length=8, description="Only jobs with this label, as `key:value`.", examples=[["team:vision"]])
     ] = None,
-    created_after: Annotated[AwareDatetime | None, Query(description="Only jobs created later.")] = None,
+    created_after: Annotated[GivenMoment | None, Query(description="Only jobs created later.")] = None,
 ) -> ListOf[JobOut]:
     """
     The project's jobs, oldest first; new ones only ever appear at the end.

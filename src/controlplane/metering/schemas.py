@@ -2,28 +2,18 @@
 Usage and prices on the wire.
 """
 
-import re
 from datetime import UTC, date, datetime
 from decimal import Decimal
-from typing import Annotated, Any, Literal
+from typing import Annotated, Literal
 
 from fastapi import Query
 from pydantic import AfterValidator, AwareDatetime, BeforeValidator, Field, StringConstraints
 
 from controlplane.metering.states import CurrentPrice, Interval, Price, PriceBook, UsageRow
-from controlplane.web.schemas import Body, Moment, Money, Out
+from controlplane.web.schemas import Body, Moment, Money, Out, check_moment
 
 EARLIEST, LATEST = datetime(2000, 1, 1, tzinfo=UTC), datetime(2200, 1, 1, tzinfo=UTC)
-RFC3339 = re.compile(r"^\d{4}-\d{2}-\d{2}[Tt ]\d{2}:\d{2}:\d{2}(\.\d{1,6})?([Zz]|[+-]\d{2}:\d{2})$", re.ASCII)
 US = 1_000_000
-
-
-def _check_form(value: Any) -> Any:
-    if isinstance(value, str) and not RFC3339.match(value):
-        raise ValueError("a moment is written like 2026-03-01T00:00:00Z")
-    if not isinstance(value, (str, datetime)):
-        raise ValueError("a moment is text like 2026-03-01T00:00:00Z")  # noqa: TRY004 - pydantic turns ValueError into a refusal
-    return value
 
 
 def _check_range(value: datetime) -> datetime:
@@ -32,7 +22,7 @@ def _check_range(value: datetime) -> datetime:
     return value.astimezone(UTC)
 
 
-GivenMoment = Annotated[AwareDatetime, AfterValidator(_check_range), BeforeValidator(_check_form), Field(strict=False)]
+GivenMoment = Annotated[AwareDatetime, AfterValidator(_check_range), BeforeValidator(check_moment), Field(strict=False)]
 From = Annotated[
     GivenMoment | None,
     Query(

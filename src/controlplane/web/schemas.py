@@ -2,15 +2,29 @@
 Shapes that every resource shares on the wire.
 """
 
-from datetime import datetime
+import re
+from datetime import UTC, datetime
 from decimal import Decimal
 from typing import Annotated, Any, Generic, TypeVar
 
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field, PlainSerializer, StringConstraints
+from pydantic import (
+    AfterValidator,
+    AwareDatetime,
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    PlainSerializer,
+    Strict,
+    StringConstraints,
+    WithJsonSchema,
+)
 
 from controlplane.kit.clock import rfc3339
 
 T = TypeVar("T")
+RFC3339 = re.compile(r"^\d{4}-\d{2}-\d{2}[Tt ]\d{2}:\d{2}:\d{2}(\.\d{1,9})?([Zz]|[+-]\d{2}:\d{2})$", re.ASCII)
+EARLIEST_YEAR, LATEST_YEAR = 1970, 2199
 
 Moment = Annotated[datetime, PlainSerializer(rfc3339, return_type=str, when_used="json")]
 
@@ -24,6 +38,29 @@ def check_text(text: str) -> str:
     return text
 
 
+def check_moment(value: object) -> object:
+    """
+    The value, when it is text in the form of RFC 3339. Raises ValueError, also for numbers, which would be taken for seconds.
+    """
+    if not isinstance(value, datetime) and not (isinstance(value, str) and RFC3339.match(value)):
+        raise ValueError("a moment is written like 2026-03-01T00:00:00Z")
+    return value
+
+
+def _storable(value: datetime) -> datetime:
+    if not EARLIEST_YEAR <= value.year <= LATEST_YEAR:
+        raise ValueError(f"must lie between {EARLIEST_YEAR} and {LATEST_YEAR}")
+    return value.astimezone(UTC)
+
+
+GivenMoment = Annotated[
+    AwareDatetime,
+    Strict(False),
+    BeforeValidator(check_moment),
+    AfterValidator(_storable),
+    WithJsonSchema({"type": "string", "format": "date-time"}),
+]
+"""A moment that a caller sends, in UTC from here on."""
 Name = Annotated[
     str,
     StringConstraints(min_length=1, max_length=63, pattern=r"^[a-z0-9]([a-z0-9-]*[a-z0-9])?$"),
