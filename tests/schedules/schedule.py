@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import random
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -21,12 +21,19 @@ from controlplane.kit.lifecycle import Claim, Result
 from controlplane.nodes import service as nodes
 from controlplane.providers.adapters.simulated.control import SimControl
 from controlplane.providers.adapters.simulated.faults import PRESETS
+from controlplane.providers.errors import ProviderError
 from controlplane.providers.toolbox import Toolbox
 from tests.factories.world import World
-from workers.sweeps import reap
+from workers.sweeps import check_providers, reap
 
 FAULTS = tuple(PRESETS)
 """Whatever the simulator can play."""
+LIFE = tuple(name for name, preset in PRESETS.items() if preset.when == "world" and name != "delay")
+"""What goes wrong in the world although every call succeeds."""
+OF_JOBS = tuple(name for name in LIFE if PRESETS[name].operations == ("submit",))
+"""Of these, what happens to jobs."""
+END = tuple(name for name in LIFE if {"release", "wipe", "qualify", "inspect"} & set(PRESETS[name].operations))
+"""Of these, what goes wrong when machines are given back."""
 DELAYS_S = (1.0, 60.0, 600.0)
 CALM_ROUNDS = 8
 FAULT_CHANCE = 0.7
@@ -126,9 +133,23 @@ class Schedule:
         finally:
             take_out()
         if self.random.random() < WIND_DOWN_CHANCE:
-            self._delete_all()
-            self.world.go_on(30)
+            self._wind_down()
         self.heal()
+
+    def _wind_down(self) -> None:
+        """
+        The whole life of everything under faults, without crashes: jobs run, all is deleted and wiped, what is put aside is looked after.
+        """
+        for row in self.world.rows("SELECT id, project_id FROM clusters WHERE state NOT IN ('deleting', 'deleted') ORDER BY id"):
+            self._submit_to(row.id, row.project_id)
+        for some in (LIFE, OF_JOBS):
+            self._fault_in(some)
+        self.world.go_on(30)
+        self._delete_all()
+        self._fault_in(END)
+        self.world.go_on(30)
+        if self._lift_holds():
+            self.world.go_on(20)
 
     def heal(self) -> None:
         """
@@ -183,7 +204,24 @@ class Schedule:
     def _moves(self) -> list[Callable[[], None]]:
         people = [self._order] * 2 + [self._grow_or_shrink, self._remove, self._submit, self._cancel_job, self._cancel_order]
         trouble = [self._fault] * 2 if self.faults else []
-        return [*[self._work] * WORK_SHARE, *people, self._time, *trouble]
+        return [*[self._work] * WORK_SHARE, *people, self._time, self._sweep, *trouble]
+
+    def _sweep(self) -> None:
+        """
+        A worker asks providers how they are and what they have.
+        """
+        worker = self.random.choice(self.workers)
+        self._armed = True
+        try:
+            check_providers(self.world.engine, worker.tools)
+            reap(self.world.engine, worker.tools)
+        except ProviderError as error:
+            self.log.append(f"sweep: {error.code}")
+        except Crash as crash:
+            self.log.append(f"worker {worker.number} died sweeping at {crash}")
+            worker.die()
+        finally:
+            self._armed = False
 
     def _maybe_crash(self, point: str) -> None:
         if not self._armed:
@@ -301,10 +339,12 @@ class Schedule:
     def _submit(self) -> None:
         row = self._some("SELECT id, project_id FROM clusters WHERE state NOT IN ('deleting', 'deleted') ORDER BY id")
         if row is not None:
-            owner = self._owner(row.project_id)
-            spec = {**JOB, "cluster_id": row.id}
-            order = jobs.JobOrder("j", {}, row.id, 1, 8, spec)
-            self._ask(f"submit to {row.id}", lambda s: jobs.create_job(s, owner, row.project_id, order))
+            self._submit_to(row.id, row.project_id)
+
+    def _submit_to(self, cluster_id: str, project_id: str) -> None:
+        owner = self._owner(project_id)
+        order = jobs.JobOrder("j", {}, cluster_id, 1, 8, {**JOB, "cluster_id": cluster_id})
+        self._ask(f"submit to {cluster_id}", lambda s: jobs.create_job(s, owner, project_id, order))
 
     def _cancel_job(self) -> None:
         row = self._some("SELECT id, project_id FROM jobs ORDER BY id")
@@ -317,14 +357,17 @@ class Schedule:
 
     def _fault(self) -> None:
         if self.random.random() < FAULT_CHANCE:
-            fault = self.random.choice(FAULTS)
-            operation = "*" if self.random.random() < ANYWHERE_CHANCE else self.random.choice(PRESETS[fault].operations)
-            params = {"seconds": self.random.choice(DELAYS_S)} if "seconds" in PRESETS[fault].params else {}
-            rule = self.control.play(
-                fault, operation, count=self.random.randint(1, 3), after=self.random.choice((0, 0, 2)), params=params
-            )
-            self._rules.append((fault, rule))
-            self.log.append(f"fault {fault} on {operation} {params}")
+            self._fault_in(self.random.choice((FAULTS, LIFE)))
+
+    def _fault_in(self, faults: Sequence[str]) -> None:
+        fault = self.random.choice(faults)
+        operation = "*" if self.random.random() < ANYWHERE_CHANCE else self.random.choice(PRESETS[fault].operations)
+        params = {"seconds": self.random.choice(DELAYS_S)} if "seconds" in PRESETS[fault].params else {}
+        rule = self.control.play(
+            fault, operation, count=self.random.randint(1, 3), after=self.random.choice((0, 0, 2)), params=params
+        )
+        self._rules.append((fault, rule))
+        self.log.append(f"fault {fault} on {operation} {params}")
 
     def _lift_holds(self) -> int:
         """
