@@ -11,6 +11,7 @@ from sqlalchemy import Engine, text
 from controlplane.clusters import reaping
 from controlplane.kit.db import EVERYTHING, in_transaction
 from controlplane.nodes import checking
+from controlplane.nodes.states import ProviderRef
 from controlplane.nodes.steps.provider import check
 from controlplane.providers.errors import ProviderError
 from controlplane.providers.toolbox import Toolbox
@@ -48,12 +49,20 @@ def reap(engine: Engine, tools: Toolbox) -> int:
             log.info("a provider does not list its clusters", extra={"provider_id": provider.id, "code": error.code})
             continue
         back = in_transaction(engine, EVERYTHING, lambda s, one=provider, seen=found: reaping.returned(s, one.id, seen.cluster_ids))  # type: ignore[misc]
-        for cluster_id in back:
-            tools.clusters(provider).delete_cluster(cluster_id)
-        if back:
-            in_transaction(engine, EVERYTHING, lambda s, one=provider, ids=back: reaping.note(s, one.id, ids))  # type: ignore[misc]
-        count += len(back)
+        gone = [cluster_id for cluster_id in back if _removed(tools, provider, cluster_id)]
+        if gone:
+            in_transaction(engine, EVERYTHING, lambda s, one=provider, ids=gone: reaping.note(s, one.id, ids))  # type: ignore[misc]
+        count += len(gone)
     return count
+
+
+def _removed(tools: Toolbox, provider: ProviderRef, cluster_id: str) -> bool:
+    try:
+        tools.clusters(provider).delete_cluster(cluster_id)
+    except ProviderError as error:
+        log.info("a cluster that came back is still there", extra={"cluster_id": cluster_id, "code": error.code})
+        return False
+    return True
 
 
 def expire_records(engine: Engine) -> None:

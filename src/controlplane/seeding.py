@@ -125,7 +125,7 @@ def sow_fleet(session: Session, region: Region) -> str:
                     name=f"sim-{site}",
                     adapter="simulated",
                     site=site,
-                    config=region.config,
+                    config={**region.config, "site": site},
                     sealed=None,
                     capabilities=asdict(capabilities),
                     shared=True,

@@ -11,13 +11,16 @@ import pytest
 from sqlalchemy import text
 from sqlalchemy.exc import IntegrityError
 
-from controlplane.clusters import scaling
+from controlplane.activity import repository as activity
+from controlplane.clusters import reaping, scaling
 from controlplane.clusters import service as clusters
 from controlplane.kit.db import constraint_name
 from controlplane.kit.errors import NoCapacity
 from controlplane.providers.adapters.simulated.control import SimControl
+from controlplane.providers.clusters import ClusterSpec
 from tests.conftest import Database
 from tests.factories.world import World, make_world
+from workers.sweeps import check_providers, reap
 
 
 @pytest.fixture
@@ -154,3 +157,44 @@ def test_open_operations_are_counted_and_limited(world: World) -> None:
     world.do(lambda s: clusters.delete_cluster(s, world.tenant, world.keys.project_id, first, lambda _: None))
     world.settle()
     assert open_operations(world) == []
+
+
+def test_a_cluster_without_a_record_is_a_finding_and_is_left_alone(world: World) -> None:
+    """What the provider has and no row of ours speaks of is shown to operators; no sweep removes it."""
+    world.settle()
+    order(world)
+    world.settle()
+    provider = world.do(reaping.watched_providers)[0]
+    stranger = ClusterSpec("clu_stranger", world.tenant.tenant_id, world.keys.project_id, "", ())
+    world.tools.clusters(provider).apply_cluster(stranger)
+    world.clock.advance(3600)
+    check_providers(world.engine, world.tools)
+    found = world.rows("SELECT findings FROM providers WHERE id = :p", p=provider.id)[0].findings
+    assert [(one["code"], one["ref"]) for one in found] == [("unknown_cluster", "clu_stranger")]
+    assert reap(world.engine, world.tools) == 0
+    assert "clu_stranger" in world.tools.clusters(provider).list_clusters().cluster_ids
+
+
+def test_a_delete_that_is_not_confirmed_is_shown_after_two_minutes(world: World) -> None:
+    """Operators see an unconfirmed delete long before its deadline, and no longer once it is confirmed."""
+    world.settle()
+    cluster_id = order(world)
+    world.settle()
+    control(world).play("5xx_before_effect", "delete_cluster", count=None)
+    world.do(lambda s: clusters.delete_cluster(s, world.tenant, world.keys.project_id, cluster_id, lambda _: None))
+    world.tick()
+    assert unconfirmed(world) == []
+    world.clock.advance(121)
+    world.tick()
+    assert unconfirmed(world) == [cluster_id]
+    control(world).heal()
+    world.settle()
+    assert unconfirmed(world) == []
+
+
+def unconfirmed(world: World) -> list[str]:
+    """
+    Clusters that operators are shown as unconfirmed deletes.
+    """
+    page = world.do(lambda s: activity.list_attention(s, "cluster", None, 50, silent_s=1e9))
+    return [one.id for one in page if one.attention == "unconfirmed_delete"]

@@ -126,6 +126,7 @@ def put(session: Session, kind: str, resource_id: str, to: Standing) -> None:
     session.execute(statement, given)
 
 
+UNCONFIRMED_S = 120  # a delete that takes longer is shown to operators, long before its deadline
 ATTENTION = text(
     """
     SELECT a.*, o.id AS operation_id FROM (
@@ -136,6 +137,7 @@ ATTENTION = text(
       SELECT 'cluster', id, name, state, reason, detail, tenant_id, state_since, deadline_at,
         CASE WHEN state = 'deleting' THEN 'unconfirmed_delete' ELSE coalesce(nullif(attention, ''), 'deadline') END
       FROM clusters WHERE attention <> '' OR deadline_at < cp_clock()
+        OR (state = 'deleting' AND state_since < cp_clock() - make_interval(secs => :unconfirmed_s))
       UNION ALL
       SELECT 'job', id, name, state, reason, detail, tenant_id, state_since, deadline_at, coalesce(nullif(attention, ''), 'deadline')
       FROM jobs WHERE attention <> '' OR deadline_at < cp_clock()
@@ -154,7 +156,7 @@ def list_attention(session: Session, kind: str | None, after: str | None, limit:
     """
     Everything that needs a person, ordered by id; ids begin with their kind.
     """
-    given = {"kind": kind, "after": after, "limit": limit, "silent_s": silent_s}
+    given = {"kind": kind, "after": after, "limit": limit, "silent_s": silent_s, "unconfirmed_s": UNCONFIRMED_S}
     return session.execute(ATTENTION, given).all()
 
 

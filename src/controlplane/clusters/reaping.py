@@ -2,7 +2,7 @@
 Clusters that a provider still has, or has again, after we saw it without them.
 
 A call of ours may take effect long after we gave it up. What is reaped is only what our own rows say is deleted, and only some time
-after: an object without any row is shown to operators and never touched, because our database may be the one that is wrong.
+after: an object without any row is a finding of its provider and never touched, because our database may be the one that is wrong.
 """
 
 from collections.abc import Sequence
@@ -22,7 +22,6 @@ RETURNED = text(
       AND state_since < cp_clock() - make_interval(secs => :age) ORDER BY id LIMIT :cap
     """
 )
-KNOWN = text("SELECT id FROM clusters WHERE id = ANY(:seen)")
 PROVIDERS = text("SELECT DISTINCT provider_id FROM clusters WHERE provider_id IS NOT NULL AND state <> 'failed'")
 
 
@@ -40,14 +39,6 @@ def returned(session: Session, provider_id: str, seen: Sequence[str]) -> list[st
     """
     given = {"seen": list(seen), "provider": provider_id, "age": OLD_ENOUGH_S, "cap": CAP}
     return list(session.execute(RETURNED, given).scalars())
-
-
-def unknown(session: Session, seen: Sequence[str]) -> list[str]:
-    """
-    Those that no row of ours speaks of; nobody but a person may decide about them.
-    """
-    known = set(session.execute(KNOWN, {"seen": list(seen)}).scalars())
-    return [one for one in seen if one not in known]
 
 
 def note(session: Session, provider_id: str, cluster_ids: Sequence[str]) -> None:

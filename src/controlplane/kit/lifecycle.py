@@ -123,7 +123,7 @@ class Tempo:
     """Extra wait before a lapsed lease is taken over."""
     max_attempts: int = 5
     """Claims without an answer before a person is asked."""
-    slow_retry_s: float = 60.0
+    slow_retry_s: float = 30.0
     """How often what must go is tried while it needs attention."""
 
 

@@ -57,7 +57,8 @@ def store(session: Session, provider_id: str, seen: ProviderCheck) -> None:
         row.seen_at = session.execute(select(CpClock())).scalar_one()
         _store_capabilities(row, seen.capabilities)
     if seen.refs is not None:
-        row.findings = _findings(session, provider_id, seen.refs, complete=seen.complete)
+        machines = _findings(session, provider_id, seen.refs, complete=seen.complete)
+        row.findings = [*_unknown_clusters(session, seen.cluster_ids), *machines][:MOST_FINDINGS]
     session.flush()
 
 
@@ -78,7 +79,17 @@ def _findings(session: Session, provider_id: str, refs: tuple[str, ...], *, comp
     found = [_finding("not_enrolled", ref, "The provider has this machine; it is not enrolled.") for ref in sorted(there - known)]
     if complete:
         found += [_finding("missing", ref, "Enrolled, and the provider does not have it.") for ref in sorted(known - there)]
-    return found[:MOST_FINDINGS]
+    return found
+
+
+def _unknown_clusters(session: Session, seen: tuple[str, ...]) -> list[dict[str, str]]:
+    """
+    Clusters with our marks that no row of ours speaks of. Our database may be the one that is wrong, so nobody but a person decides.
+    """
+    unknown = repository.unknown_clusters(session, seen)
+    return [
+        _finding("unknown_cluster", one, "The provider has this cluster of ours, and we have no record of it.") for one in unknown
+    ]
 
 
 def _finding(code: str, ref: str, message: str) -> dict[str, str]:

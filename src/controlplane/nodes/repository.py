@@ -185,3 +185,15 @@ def allocations_of(cluster_ids: Sequence[str]) -> Any:
         .where(AllocationRow.cluster_id.in_(cluster_ids), AllocationRow.state != "ended")
         .order_by(AllocationRow.id)
     )
+
+
+UNKNOWN_CLUSTERS = text(
+    "SELECT s.id FROM unnest(CAST(:seen AS text[])) AS s(id) WHERE NOT EXISTS (SELECT 1 FROM clusters c WHERE c.id = s.id)"
+)
+
+
+def unknown_clusters(session: Session, seen: Sequence[str]) -> list[str]:
+    """
+    Those of these clusters that have no row, by name.
+    """
+    return sorted(session.execute(UNKNOWN_CLUSTERS, {"seen": list(seen)}).scalars()) if seen else []

@@ -25,11 +25,11 @@ NODE_STATES = StateTable(
         State(
             "releasing",
             "moving",
-            frozenset({"cleaning", "quarantined"}),
+            frozenset({"cleaning"}),
             3600,
-            "quarantined",
+            None,
             True,
-            "Networks detached, then powered off.",
+            "Networks detached, then powered off; it goes on only once it was seen released.",
         ),
         State(
             "cleaning",
@@ -168,3 +168,5 @@ class ProviderCheck:
     """The machines it listed; None when it listed none at all."""
     complete: bool = False
     """Whether the list proves that what is not on it is not there."""
+    cluster_ids: tuple[str, ...] = ()
+    """The clusters with our marks that it listed."""

@@ -1,5 +1,5 @@
 """
-Asking one provider what it can do and which machines it has.
+Asking one provider what it can do, and which machines and clusters it has.
 """
 
 import logging
@@ -29,9 +29,11 @@ def _ask(provider: ProviderRef, tools: Toolbox) -> ProviderCheck:
     said = asdict(tools.clusters(provider).capabilities())
     capabilities = {name: list(value) if isinstance(value, tuple) else value for name, value in said.items()}
     try:
+        made = tools.clusters(provider).list_clusters().cluster_ids
         listing = tools.machines(provider).list_machines()
     except Unsupported:
         return ProviderCheck(capabilities)
     except ProviderError as error:
         return ProviderCheck(capabilities, problem=f"{error.code}: {error.detail}"[:1000])
-    return ProviderCheck(capabilities, refs=tuple(one.ref for one in listing.machines), complete=listing.complete)
+    refs = tuple(one.ref for one in listing.machines)
+    return ProviderCheck(capabilities, refs=refs, complete=listing.complete, cluster_ids=made)

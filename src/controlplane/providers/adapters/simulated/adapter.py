@@ -66,7 +66,7 @@ class SimulatedProvider:
         """
 
         def look(act: Act, at: int) -> tuple[int, bool, list[Any]]:
-            rows = metal_views.machine_rows(act.db, at)
+            rows = metal_views.machine_rows(act.db, at, site=self._config.site)
             whole = act.fault != "partial_list"
             return at, whole, rows if whole else _part(act, rows)
 
@@ -90,6 +90,7 @@ class SimulatedProvider:
                 gpus=one.gpus,
             )
             for one in load_fleet(self._config.fleet).machines()
+            if self._config.site in {"", one.site}
         )
 
     def observe(self, ref: str) -> MachineView:

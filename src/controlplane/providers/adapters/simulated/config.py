@@ -25,6 +25,8 @@ class SimConfig:
     """The SQLite file that holds the simulated world; processes that name the same file share one world."""
     fleet: str = "demo"
     """A fleet that is shipped (`demo`, `cloud-10k`) or the path of a fleet file; read when the world is made."""
+    site: str = ""
+    """Only the machines of this site are listed, so that several providers can share one world; empty: all."""
     seed: int = 1
     """Decides every duration and every chance in this world."""
     profile: str = "instant"

@@ -35,10 +35,12 @@ LEFT JOIN power_changes p ON p.id = (SELECT x.id FROM power_changes x WHERE x.re
 """
 
 
-def machine_rows(db: sqlite3.Connection, at: int, ref: str | None = None) -> list[sqlite3.Row]:
+def machine_rows(db: sqlite3.Connection, at: int, ref: str | None = None, *, site: str = "") -> list[sqlite3.Row]:
     """
-    The rows behind the views of all machines, or of one, at that time.
+    The rows behind the views of all machines, of those of one site, or of one machine, at that time.
     """
+    if site:
+        return db.execute(_COLUMNS + "WHERE m.site = :site", {"at": at, "site": site}).fetchall()
     if ref is None:
         return db.execute(_COLUMNS, {"at": at}).fetchall()
     return db.execute(_COLUMNS + "WHERE m.ref = :ref", {"at": at, "ref": ref}).fetchall()
