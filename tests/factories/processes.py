@@ -70,7 +70,8 @@ class Running:
         A client that sends the key, and the host name it is told.
         """
         headers = ({"Authorization": f"Bearer {key}"} if key else {}) | ({"Host": host} if host else {})
-        limits = httpx.Limits(max_connections=200, max_keepalive_connections=200)
+        # Idle lines are given up before the server does, for a request on a line that is being closed is lost.
+        limits = httpx.Limits(max_connections=200, max_keepalive_connections=200, keepalive_expiry=2.0)
         return httpx.Client(base_url=self.url, headers=headers, timeout=timeout_s, limits=limits)
 
     def kill(self) -> None:
