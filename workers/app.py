@@ -1,8 +1,5 @@
 """
-The Celery application: `celery -A workers.app:app worker --pool threads`.
-
-A message is a hint and carries nothing but a kind and an id. The loops start before the first connection to the broker is tried, so
-a worker works without one.
+The Celery application. A message is a hint and carries nothing but a kind and an id.
 """
 
 from __future__ import annotations
@@ -10,7 +7,7 @@ from __future__ import annotations
 from typing import Any
 
 from celery import Celery
-from celery.signals import worker_init, worker_shutdown
+from celery.signals import setup_logging
 
 from controlplane.kit.logging import configure
 from controlplane.settings import Settings
@@ -33,23 +30,12 @@ app.conf.update(
     timezone="UTC",
 )
 running: list[Engine] = []
+"""The loops of this process, which the task wakes."""
 
 
-@worker_init.connect
-def begin(**_: Any) -> None:
+@setup_logging.connect
+def log_as_we_do(**_: Any) -> None:
     """
-    The loops of this process run.
+    Celery's own messages are lines of our log too; left to itself it would keep them from it.
     """
     configure(settings.log_level)
-    engine = Engine(settings)
-    engine.start()
-    running.append(engine)
-
-
-@worker_shutdown.connect
-def end(**_: Any) -> None:
-    """
-    The loops have stopped.
-    """
-    while running:
-        running.pop().stop()

@@ -105,7 +105,8 @@ class Cloud:
                 until(lambda this=one: self.state(this) == "running", f"{one} runs", within_s=QUIESCE_S)  # type: ignore[misc]
             except AssertionError as error:
                 standing = [tuple(str(part) for part in row) for row in self.world.rows(STANDING)]
-                raise AssertionError(f"{error}: {standing}") from None
+                ended = {worker.name: worker.child.poll() for worker in self.running.workers}
+                raise AssertionError(f"{error}: {standing}; workers' exit codes: {ended}") from None
 
     def until_clean(self) -> None:
         """

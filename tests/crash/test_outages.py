@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import signal
 import socket
+import socketserver
 import subprocess
 import sys
 import threading
@@ -84,6 +85,47 @@ def test_a_broker_that_never_answers_holds_up_nobody(database: Database, tmp_pat
         turnover(made, "hole")
 
 
+class Refusing(socketserver.BaseRequestHandler):
+    """
+    Refuses everything.
+    """
+
+    def handle(self) -> None:
+        """
+        Whatever is asked, the answer is an error.
+        """
+        while self.request.recv(4096):
+            self.request.sendall(b"-ERR this is no broker\r\n")
+
+
+@contextmanager
+def refuser() -> Iterator[str]:
+    """
+    The URL of a broker that refuses every command.
+    """
+    with socketserver.ThreadingTCPServer((LOOPBACK, 0), Refusing) as server:
+        server.daemon_threads = True
+        thread = threading.Thread(target=server.serve_forever)
+        thread.start()
+        try:
+            yield f"redis://{LOOPBACK}:{server.server_address[1]}/0"
+        finally:
+            server.shutdown()
+            thread.join()
+
+
+@pytest.mark.timeout(LIMIT_S)
+def test_a_broker_that_refuses_everything_ends_no_worker(database: Database, tmp_path: Path) -> None:
+    """No hint is ever heard; all is done all the same, and SIGTERM still ends the worker at once."""
+    with refuser() as url, cloud(database, tmp_path, workers=0, broker_url=url) as made:
+        turnover(made, "refused")
+        worker = made.running.workers[0]
+        assert not spawn.has_ended(worker.child)
+        worker.child.send_signal(signal.SIGTERM)
+        assert worker.child.wait(20) == 0
+        made.running.workers.remove(worker)
+
+
 @pytest.mark.timeout(LIMIT_S)
 def test_the_database_is_cut_off_and_comes_back(tmp_path: Path) -> None:
     """In mid-flight the database stops at once: the API answers 503, never 500; when it is back all goes on by itself."""
@@ -147,7 +189,7 @@ def test_a_poisoned_step_ends_with_a_person_and_not_in_a_loop(database: Database
         worker.kill()
         bad, good = made.order("poisoned"), made.order("innocent")
         poison.write_text(bad, encoding="ascii")
-        entry = [sys.executable, "-m", "tests.crash.worker_entry", *worker.command[worker.command.index("worker") :]]
+        entry = [sys.executable, "-m", "tests.crash.worker_entry", *worker.command[worker.command.index("workers") + 1 :]]
         worker.command, worker.environment = entry, {**worker.environment, "POISON": str(poison)}
         worker.child = spawn.spawn(entry, log_path=worker.log_path, environment=worker.environment, directory=ROOT)
         stopping = threading.Event()

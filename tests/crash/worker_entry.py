@@ -11,7 +11,7 @@ import sys
 from pathlib import Path
 
 from controlplane.kit import crashpoints
-from workers.app import app
+from workers.run import main
 
 
 def die_for(poison: Path, point: str) -> None:
@@ -29,4 +29,4 @@ def die_for(poison: Path, point: str) -> None:
 
 if __name__ == "__main__":
     crashpoints.install(lambda point: die_for(Path(os.environ["POISON"]), point))
-    app.worker_main(sys.argv[1:])
+    sys.exit(main(sys.argv[1:]))

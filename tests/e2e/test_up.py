@@ -172,7 +172,7 @@ def test_second_start_goes_on_where_it_was(place: Place) -> None:
         assert place.keys() == before
         clusters = place.get(f"/v1/projects/{before['project_id']}/clusters")["items"]
         assert [each["name"] for each in clusters] == ["demo"]
-        for word in ("celery", "postgres\0-D", "uvicorn"):
+        for word in ("-m\0workers", "postgres\0-D", "uvicorn"):
             victim = place.child(word)
             os.kill(victim, signal.SIGKILL)
             assert spawn.wait_for_exit(victim, deadline_s=PATIENCE_S)

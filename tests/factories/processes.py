@@ -109,7 +109,7 @@ class Running:
 
     def _is_ready(self) -> bool:
         if not self.port:
-            return "  . look" in self.log()  # the list of tasks is printed once the loops run
+            return "the loops run" in self.log()
         try:
             return httpx.get(f"{self.url}/readyz", timeout=2).status_code == httpx.codes.OK
         except httpx.TransportError:

@@ -198,3 +198,18 @@ def unconfirmed(world: World) -> list[str]:
     """
     page = world.do(lambda s: activity.list_attention(s, "cluster", None, 50, silent_s=1e9))
     return [one.id for one in page if one.attention == "unconfirmed_delete"]
+
+
+@pytest.mark.parametrize("wait", [True, False])
+def test_a_product_that_nobody_makes_is_waited_for_or_refused(world: World, *, wait: bool) -> None:
+    """Where no provider makes the product, an order that waits goes on once one does; another is refused and costs nothing."""
+    world.settle()
+    order(world, wait=wait)
+    world.do(lambda s: s.execute(text("UPDATE providers SET capabilities = '{}', checked_at = NULL")))
+    for _ in range(5):
+        world.tick()
+    assert world.rows("SELECT state FROM clusters") == [("placing" if wait else "failed",)]
+    check_providers(world.engine, world.tools)
+    world.clock.advance(10)
+    world.settle()
+    assert world.rows("SELECT state FROM clusters") == [("running" if wait else "failed",)]

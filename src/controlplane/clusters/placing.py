@@ -121,6 +121,17 @@ def _complete(claim: Claim, members: Sequence[Any]) -> Sequence[Outcome]:
     return [Advance("bootstrapping", f"All {len(staying)} nodes are deployed.")]
 
 
+def _unmade(order: Order) -> Outcome:
+    """
+    Nobody makes the product now. An order that may wait does so, for a provider that is down or new says nothing about what it can do;
+    a cluster that runs is never given up for it.
+    """
+    words = f"No provider in {order.row['site']} makes {order.row['kind']} clusters for you."
+    if order.row["spec"].get("wait") or order.claim.state not in {"pending", "placing"}:
+        return Wait(words, RETRY_S)
+    return Fail("product_not_available", words)
+
+
 def _place(session: Session, orders: Sequence[Order]) -> dict[str, Sequence[Outcome]]:
     sites = [order.row["site"] for order in orders]
     pools = nodes.read_pools(session, sites)
@@ -131,10 +142,7 @@ def _place(session: Session, orders: Sequence[Order]) -> dict[str, Sequence[Outc
     paths: dict[str, Sequence[Outcome]] = {}
     for order in orders:
         if chosen[order.claim.id] is None:
-            refusal = Fail(
-                "product_not_available", f"No provider in {order.row['site']} makes {order.row['kind']} clusters for you."
-            )
-            paths[order.claim.id] = _path(order, refusal)
+            paths[order.claim.id] = _path(order, _unmade(order))
     for order, answer in zip(able, answers, strict=True):
         paths[order.claim.id] = _settle(session, order, answer, chosen[order.claim.id])
     return paths

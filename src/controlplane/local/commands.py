@@ -8,6 +8,7 @@ import sys
 
 from controlplane.local.addresses import LOOPBACK
 
+KEEP_ALIVE_S = 75
 GRACEFUL_STOP_S = 5
 THREADS = 4
 
@@ -17,7 +18,8 @@ def api_command(*, host: str = LOOPBACK, port: int = 8080, processes: int = 1) -
     Answers the command that serves the API.
     """
     listening = ["--host", host, "--port", str(port), "--workers", str(processes)]
-    ending = ["--timeout-graceful-shutdown", str(GRACEFUL_STOP_S)]
+    # Longer than load balancers keep an idle line (60 s is usual): the side that may send must be the side that closes.
+    ending = ["--timeout-graceful-shutdown", str(GRACEFUL_STOP_S), "--timeout-keep-alive", str(KEEP_ALIVE_S)]
     # The edge writes its own request lines and decides itself whom it believes about client addresses; nothing names the server.
     quiet = ["--no-access-log", "--no-server-header", "--no-proxy-headers", "--log-level", "info"]
     return [sys.executable, "-m", "uvicorn", "--factory", "controlplane.app:create_app", *listening, *ending, *quiet]
@@ -27,7 +29,5 @@ def worker_command(*, name: str = "worker", threads: int = THREADS, log_level: s
     """
     Answers the command that drives operations.
     """
-    working = ["--pool", "threads", "--concurrency", str(threads), "--hostname", f"{name}@%h"]
-    # Workers find their work in the database and need not know of each other.
-    quiet = ["--loglevel", log_level, "--without-gossip", "--without-mingle", "--without-heartbeat"]
-    return [sys.executable, "-m", "celery", "-A", "workers.app:app", "worker", *working, *quiet]
+    given = ["--name", name, "--threads", str(threads), "--log-level", log_level]
+    return [sys.executable, "-m", "workers", *given]

@@ -34,6 +34,7 @@ OPEN_FOR_S = 5.0
 CAP = 16  # calls in flight per provider and process
 CAP_WAIT_S = 5.0
 LOOK_AGAIN_S = 5.0
+RETIRED_FOR_S = 120.0
 OURS = frozenset({"read_lag_s"})  # settings of a provider that are for us, not for its adapter
 
 
@@ -154,6 +155,7 @@ class Toolbox:
         self.now = now
         self._open_secrets = open_secrets
         self._adapters: dict[str, tuple[int, object]] = {}
+        self._retired: list[tuple[float, object]] = []
         self._circuits: dict[str, Circuit] = {}
         self._lock = threading.Lock()
 
@@ -171,6 +173,7 @@ class Toolbox:
                     deployment=self.deployment,
                     now=self.now,
                 )
+                self._retire(known)
                 circuit = self._circuits.setdefault(provider.id, Circuit())
                 known = (provider.version, Guarded(build_adapter(provider.adapter, given), circuit))
                 self._adapters[provider.id] = known
@@ -181,11 +184,21 @@ class Toolbox:
         No adapter holds a connection any more.
         """
         with self._lock:
-            for _, adapter in self._adapters.values():
-                close = getattr(adapter, "close", None)
-                if close is not None:
-                    close()
+            for _, adapter in [*self._adapters.values(), *self._retired]:
+                _close(adapter)
             self._adapters.clear()
+            self._retired.clear()
+
+    def _retire(self, known: tuple[int, object] | None) -> None:
+        """
+        An adapter whose settings were replaced is closed once no call that began with it can be under way any more.
+        """
+        now = time.monotonic()
+        if known is not None:
+            self._retired.append((now, known[1]))
+        for retired in [one for one in self._retired if now - one[0] > RETIRED_FOR_S]:
+            self._retired.remove(retired)
+            _close(retired[1])
 
     def machines(self, provider: Reachable) -> Machines:
         """
@@ -238,3 +251,9 @@ class Toolbox:
             )
             detail = f"{type(error).__name__}"
             return Wait("Something failed on our side; it is tried again.", min(60.0, 2.0**attempt), detail=detail), True
+
+
+def _close(adapter: object) -> None:
+    close = getattr(adapter, "close", None)
+    if close is not None:
+        close()
