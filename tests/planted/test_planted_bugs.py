@@ -27,7 +27,6 @@ from tests.schedules.run import run_one
 
 FLEET = Path(__file__).parents[1] / "schedules" / "fleet.yaml"
 SEEDS = range(1, 41)
-MOVES = 45
 LIMIT_S = 280
 SECOND_ALLOCATION = """
     INSERT INTO allocations (id, instance_id, node_id, tenant_id, reseller_id, project_id, cluster_id, node_set_id, instance_type,
@@ -65,7 +64,7 @@ def found_by_schedules(world: World) -> str:
     What the first failing schedule of a few says; nothing when none fails.
     """
     for seed in SEEDS:
-        broken = run_one(world, seed, MOVES)[1]
+        broken = run_one(world, seed)[1]
         if broken:
             return broken
     return ""

@@ -23,11 +23,10 @@ from controlplane.local.postgres import throwaway_postgres
 from tests.conftest import Database
 from tests.factories.world import World, make_world
 from tests.schedules.invariants import broken_promises
-from tests.schedules.schedule import RESTLESS, Schedule
+from tests.schedules.schedule import BRIEF, FULL, RESTLESS, Schedule, Size
 
 FLEET = Path(__file__).with_name("fleet.yaml")
 PER_WORLD = 50
-MOVES = 45
 IDLE = "SELECT state, count(*) FROM nodes GROUP BY 1"
 HELD = "SELECT resource, used FROM quotas WHERE used <> 0 AND resource IN ('gpus', 'clusters')"
 
@@ -68,13 +67,13 @@ class Tally:
         )
 
 
-def run_one(world: World, seed: int, moves: int) -> tuple[Schedule, str]:
+def run_one(world: World, seed: int, size: Size = FULL) -> tuple[Schedule, str]:
     """
     One schedule, healed; what is broken afterwards is returned in words, nothing when every promise holds.
     """
-    schedule = Schedule(world, seed)
+    schedule = Schedule(world, seed, size)
     try:
-        schedule.run(moves)
+        schedule.run()
     except AssertionError as error:
         return schedule, str(error)
     broken = broken_promises(world)
@@ -87,7 +86,7 @@ def run_one(world: World, seed: int, moves: int) -> tuple[Schedule, str]:
     return schedule, "; ".join(broken)
 
 
-def run_many(database: Database, first: int, count: int, moves: int) -> Iterator[tuple[int, Schedule, str]]:
+def run_many(database: Database, first: int, count: int, size: Size = FULL) -> Iterator[tuple[int, Schedule, str]]:
     """
     Schedules of consecutive seeds; a fresh world after every failure and every so many seeds.
     """
@@ -100,7 +99,7 @@ def run_many(database: Database, first: int, count: int, moves: int) -> Iterator
                 world.settle()
                 until = min(seed + PER_WORLD, end)
                 while seed < until:
-                    schedule, broken = run_one(world, seed, moves)
+                    schedule, broken = run_one(world, seed, size)
                     yield seed, schedule, broken
                     seed += 1
                     if broken:
@@ -126,13 +125,13 @@ def main() -> int:
     wanted = argparse.ArgumentParser(description=__doc__)
     wanted.add_argument("--first", type=int, default=1)
     wanted.add_argument("--count", type=int, default=20_000)
-    wanted.add_argument("--moves", type=int, default=MOVES)
+    wanted.add_argument("--brief", action="store_true", help="as in `make test`")
     given = wanted.parse_args()
     logging.disable(logging.CRITICAL)
     tally, began = Tally(), time.monotonic()
     with _server() as url:
         database = Database(url, f"schedules{secrets.token_hex(4)}")
-        for seed, schedule, broken in run_many(database, given.first, given.count, given.moves):
+        for seed, schedule, broken in run_many(database, given.first, given.count, BRIEF if given.brief else FULL):
             tally.add(schedule)
             if broken:
                 tally.failed[seed] = broken

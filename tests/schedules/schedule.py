@@ -38,7 +38,6 @@ DELAYS_S = (1.0, 60.0, 600.0)
 CALM_ROUNDS = 8
 FAULT_CHANCE = 0.7
 ANYWHERE_CHANCE = 0.6
-WIND_DOWN_CHANCE = 0.6
 WORK_SHARE = 26
 WORK_OFF_CHANCE = 0.8
 APPLY_CHANCE = 0.5
@@ -66,6 +65,25 @@ RESUME = """
     UPDATE {table} SET attention = '', attempts = 0, due_at = cp_clock(), deadline_at = cp_clock() + interval '4 hours'
     WHERE attention <> '' AND state NOT IN ('quarantined', 'available')
 """
+
+
+@dataclass(frozen=True, slots=True)
+class Size:
+    """
+    How much happens in one schedule.
+    """
+
+    moves: int
+    """Moves under faults and crashes."""
+    wind_down_chance: float
+    """Of a whole life of everything under faults after them."""
+    live_on_chance: float
+    """Of going on for a while once healed, before all is deleted."""
+
+
+FULL = Size(45, 0.6, 0.5)
+BRIEF = Size(20, 0.1, 0.1)
+"""Most of what schedules cost is life after the moves; where there are many seeds, a few of them have it."""
 
 
 class Crash(BaseException):
@@ -102,8 +120,9 @@ class Schedule:
     What happens, in which order, for one seed.
     """
 
-    def __init__(self, world: World, seed: int, *, crash_chance: float = 0.02, faults: bool = True) -> None:
+    def __init__(self, world: World, seed: int, size: Size = FULL, *, crash_chance: float = 0.02, faults: bool = True) -> None:
         self.world = world
+        self.size = size
         self.random = random.Random(seed)
         self.crash_chance = crash_chance
         self.faults = faults
@@ -120,19 +139,19 @@ class Schedule:
         self._rules: list[tuple[str, int]] = []
         self._armed = False
 
-    def run(self, moves: int) -> None:
+    def run(self) -> None:
         """
-        So many moves, then everything is healed, deleted and settled.
+        All moves, then everything is healed, deleted and settled.
         """
         take_out = crashpoints.install(self._maybe_crash)
         try:
             for first in (self._order, self._fault, self._fault):
                 first()
-            for _ in range(moves):
+            for _ in range(self.size.moves):
                 self.random.choice(self._moves())()
         finally:
             take_out()
-        if self.random.random() < WIND_DOWN_CHANCE:
+        if self.random.random() < self.size.wind_down_chance:
             self._wind_down()
         self.heal()
 
@@ -162,7 +181,7 @@ class Schedule:
         self.control.heal()
         self.world.tools = self.world.toolbox()  # its circuits would stay open for seconds of real time
         self.world.clock.advance(QUIET_S)
-        if self.random.random() < 0.5:
+        if self.random.random() < self.size.live_on_chance:
             self.world.go_on(60)
         self._delete_all()
         self._calm()

@@ -13,12 +13,13 @@ import pytest
 from controlplane.kit.crashpoints import POINTS
 from controlplane.providers.adapters.simulated.faults import PRESETS
 from tests.conftest import Database
-from tests.schedules.run import MOVES, Tally, run_many
+from tests.schedules.run import Tally, run_many
+from tests.schedules.schedule import BRIEF
 
 FIRST = int(os.environ.get("SCHEDULE_SEED", "1"))
-COUNT = int(os.environ.get("SCHEDULES", "200"))
+COUNT = int(os.environ.get("SCHEDULES", "2000"))
 BATCH = 50
-ENOUGH = 200
+ENOUGH = 300
 RARELY = 8  # four to six of them, mostly faults of jobs, stay out of two hundred schedules
 LIMIT_S = 1200
 tally = Tally()
@@ -28,7 +29,7 @@ tally = Tally()
 @pytest.mark.parametrize("first", range(FIRST, FIRST + COUNT, BATCH))
 def test_every_promise_holds_after_any_schedule(database: Database, first: int) -> None:
     """Whatever the seed chooses, after healing nothing is lost, doubled, unbilled, overbilled or unwiped, and all nodes are free."""
-    for seed, schedule, broken in run_many(database, first, min(BATCH, FIRST + COUNT - first), MOVES):
+    for seed, schedule, broken in run_many(database, first, min(BATCH, FIRST + COUNT - first), BRIEF):
         tally.add(schedule)
         assert not broken, f"seed {seed}: {broken}\n" + "\n".join(schedule.log[-60:])
 
@@ -37,7 +38,7 @@ def test_the_schedules_are_not_blind(database: Database) -> None:
     """Over a few hundred seeds somebody really dies at every crash point, and nearly every fault is really played; never is named."""
     seen = tally
     if seen.done < ENOUGH:
-        for _, schedule, _ in run_many(database, 1, ENOUGH - seen.done, MOVES):
+        for _, schedule, _ in run_many(database, 1, ENOUGH - seen.done, BRIEF):
             seen.add(schedule)
     print(seen.words(), dict(seen.crashes), dict(seen.played), sep="\n")
     assert not [point for point in POINTS if not seen.crashes[point]]
