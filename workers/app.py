@@ -9,7 +9,6 @@ from typing import Any
 from celery import Celery
 from celery.signals import setup_logging
 
-from controlplane.kit.logging import configure
 from controlplane.settings import Settings
 from workers.engine import Engine
 
@@ -34,8 +33,8 @@ running: list[Engine] = []
 
 
 @setup_logging.connect
-def log_as_we_do(**_: Any) -> None:
+def keep_our_logging(**_: Any) -> None:
     """
-    Celery's own messages are lines of our log too; left to itself it would keep them from it.
+    Logging is as the process set it up: that somebody answers this signal keeps Celery from setting up its own, in which its messages
+    would be lost to us.
     """
-    configure(settings.log_level)

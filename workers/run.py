@@ -58,20 +58,21 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 def _parse(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser("workers")
-    parser.add_argument("--name", default="worker")
-    parser.add_argument("--threads", type=int, default=4)
-    parser.add_argument("--log-level", default="INFO")
+    parser.add_argument("--name", required=True)
+    parser.add_argument("--threads", type=int, required=True)
     return parser.parse_args(arguments)
 
 
 def _listen(given: argparse.Namespace, told: threading.Event) -> None:
     """
-    Hints are heard until we are told to stop, with a pause whenever Celery's consumer gave up by itself.
+    Hints are heard until we are told to stop, with a pause whenever Celery's consumer gave up, or could not even be made.
     """
     name = f"{given.name}@{socket.gethostname()}"
     while not told.is_set():
-        consumer = app.Worker(hostname=name, pool_cls="threads", concurrency=given.threads, loglevel=given.log_level, **QUIET)
-        consumer.start()
+        try:
+            app.Worker(hostname=name, pool_cls="threads", concurrency=given.threads, **QUIET).start()
+        except Exception:
+            log.exception("the consumer of hints failed")
         if not told.is_set():
-            log.error("hints are not heard; the loops go on", extra={"exit_code": consumer.exitcode, "again_s": AGAIN_S})
+            log.error("hints are not heard; the loops go on", extra={"again_s": AGAIN_S})
             told.wait(AGAIN_S)

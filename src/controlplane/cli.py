@@ -58,8 +58,8 @@ def worker(
     """
     Drive operations: sweep due rows, and take nudges from the broker.
     """
-    settings = required("database_url", "master_key")
-    become(worker_command(name=name, threads=threads, log_level=settings.log_level))
+    required("database_url", "master_key")
+    become(worker_command(name=name, threads=threads))
 
 
 @app.command()

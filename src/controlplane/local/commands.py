@@ -25,9 +25,8 @@ def api_command(*, host: str = LOOPBACK, port: int = 8080, processes: int = 1) -
     return [sys.executable, "-m", "uvicorn", "--factory", "controlplane.app:create_app", *listening, *ending, *quiet]
 
 
-def worker_command(*, name: str = "worker", threads: int = THREADS, log_level: str = "INFO") -> list[str]:
+def worker_command(*, name: str = "worker", threads: int = THREADS) -> list[str]:
     """
     Answers the command that drives operations.
     """
-    given = ["--name", name, "--threads", str(threads), "--log-level", log_level]
-    return [sys.executable, "-m", "workers", *given]
+    return [sys.executable, "-m", "workers", "--name", name, "--threads", str(threads)]

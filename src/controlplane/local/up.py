@@ -227,7 +227,7 @@ class Up:
         workers = [
             ChildSpec(
                 name=f"worker {number}",
-                command=worker_command(name=f"worker-{number}", log_level=settings.log_level),
+                command=worker_command(name=f"worker-{number}"),
                 environment=environment,
                 directory=self._data_dir,
                 log_path=self._log(f"worker-{number}"),
