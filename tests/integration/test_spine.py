@@ -213,3 +213,21 @@ def test_a_product_that_nobody_makes_is_waited_for_or_refused(world: World, *, w
     world.clock.advance(10)
     world.settle()
     assert world.rows("SELECT state FROM clusters") == [("running" if wait else "failed",)]
+
+
+def test_a_growth_that_nobody_can_make_leaves_the_cluster_as_it_was(world: World) -> None:
+    """While its provider is switched off a cluster's growth is refused like an order; it goes on, and the quota for the rest is back."""
+    world.settle()
+    cluster_id = order(world)
+    world.settle()
+    world.do(lambda s: s.execute(text("UPDATE providers SET state = 'disabled'")))
+    world.do(
+        lambda s: scaling.change_cluster(s, world.tenant, world.keys.project_id, cluster_id, lambda _: None, counts={"workers": 6})
+    )
+    world.settle()
+    assert world.rows("SELECT state FROM clusters") == [("running",)]
+    assert world.rows("SELECT state, error->>'code' FROM operations WHERE type = 'cluster.update'") == [
+        ("failed", "product_not_available")
+    ]
+    assert world.rows("SELECT count, unplaced FROM node_sets") == [(4, 0)]
+    assert world.rows("SELECT DISTINCT used FROM quotas WHERE resource = 'gpus' AND used <> 0") == [(32,)]

@@ -121,15 +121,20 @@ def _complete(claim: Claim, members: Sequence[Any]) -> Sequence[Outcome]:
     return [Advance("bootstrapping", f"All {len(staying)} nodes are deployed.")]
 
 
+def _may_wait(order: Order) -> bool:
+    """
+    Whether the order outlives a lack of nodes or of a provider: it said so, or its nodes were chosen once and it only wants replacements. A
+    growth is refused like a new order is; the cluster then goes on as it was.
+    """
+    return bool(order.row["spec"].get("wait")) or order.claim.state == "provisioning"
+
+
 def _unmade(order: Order) -> Outcome:
     """
-    Nobody makes the product now. An order that may wait does so, for a provider that is down or new says nothing about what it can do;
-    a cluster that runs is never given up for it.
+    Nobody makes the product now; a provider that is new, or switched off, says nothing about what it can do.
     """
     words = f"No provider in {order.row['site']} makes {order.row['kind']} clusters for you."
-    if order.row["spec"].get("wait") or order.claim.state not in {"pending", "placing"}:
-        return Wait(words, RETRY_S)
-    return Fail("product_not_available", words)
+    return Wait(words, RETRY_S) if _may_wait(order) else Fail("product_not_available", words)
 
 
 def _place(session: Session, orders: Sequence[Order]) -> dict[str, Sequence[Outcome]]:
@@ -222,7 +227,7 @@ def _refused(order: Order, refusal: Refusal) -> Outcome:
     words = f"{wanted} wanted in {site}: {refusal.missing_nodes} more free nodes are needed."
     if refusal.best_alternative is not None and refusal.best_alternative.kind == "smaller_gang":
         words += f" {refusal.best_alternative.nodes} nodes would fit now."
-    if refusal.code == "insufficient_capacity" and (order.row["spec"].get("wait") or order.claim.state == "provisioning"):
+    if refusal.code == "insufficient_capacity" and _may_wait(order):
         return Wait(words, RETRY_S)
     code = "insufficient_capacity" if refusal.code == "insufficient_capacity" else "never_fits"
     facts = ClusterFacts(issues=({"code": code, "message": words},))
