@@ -134,7 +134,9 @@ def _probes(runtime: Runtime) -> dict[str, Probe]:
     def database() -> str:
         try:
             with runtime.engine.connect() as connection:
-                return "up" if connection.execute(REVISION).scalar() == newest else "behind"
+                revision = connection.execute(REVISION).scalar()
+                connection.commit()  # a rollback would throw away the connection's prepared statements
+                return "up" if revision == newest else "behind"
         except SQLAlchemyError:
             return "down"
 

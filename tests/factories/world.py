@@ -93,14 +93,18 @@ class World:
         """
         with Session(self.engine) as session:
             session.execute(text("SELECT set_config('cp.scope', 'all', true)"))
-            return list(session.execute(text(sql), given).all())
+            found = list(session.execute(text(sql), given).all())
+            session.commit()  # a rollback would make the connection forget its prepared statements
+            return found
 
     def waiting(self) -> list[Any]:
         """
         Seconds until work of each kind is due: (kind, decided, pause_s, endless); read by the owner, past all walls.
         """
         with self.database.owner.connect() as connection:
-            return list(connection.execute(text(DUE)).all())
+            found = list(connection.execute(text(DUE)).all())
+            connection.commit()  # a rollback would make the connection forget its prepared statements
+            return found
 
     def tick(self) -> int:
         """

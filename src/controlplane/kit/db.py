@@ -34,6 +34,7 @@ T = TypeVar("T")
 SERIALIZATION_FAILURE = "40001"
 DEADLOCK = "40P01"
 TRIES = 6
+MOST_STATEMENTS = 400
 
 
 class Base(DeclarativeBase):
@@ -84,7 +85,16 @@ def make_engine(url: str, *, pool_size: int = 12, application: str = "controlpla
         },
     )
     event.listen(engine, "checkout", _refuse_dead)
+    event.listen(engine, "connect", _keep_statements)
     return engine
+
+
+def _keep_statements(connection: Any, record: object) -> None:
+    """
+    The connection remembers as many prepared statements as the product has; the driver's 100 would push each other out.
+    """
+    del record
+    connection.prepared_max = MOST_STATEMENTS
 
 
 def _refuse_dead(connection: Any, record: object, proxy: object) -> None:

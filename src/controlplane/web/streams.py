@@ -264,7 +264,7 @@ class _Watch:
         with Session(self._edge.engine, expire_on_commit=False) as session:
             raise_wall(session, principal.wall)
             self.news, self.over = self._poll(session, principal, self.position)
-            session.rollback()
+            session.commit()  # a rollback would throw away the connection's prepared statements
         if self.news:
             self.position = self.news[-1][0]
 
