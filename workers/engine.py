@@ -13,7 +13,8 @@ from functools import partial
 from controlplane import bootstrap
 from controlplane.settings import Settings
 from workers.pump import Pump
-from workers.sweeps import check_providers, expire_records, reap
+from workers.sweeps import check_providers, expire_records, mend, reap, tell_repairs
+from workers.webhooks import RepairHook
 
 log = logging.getLogger(__name__)
 CHECK_EVERY_S = 5.0
@@ -35,6 +36,7 @@ class Engine:
         self.pumps: dict[str, Pump] = {}
         for name, driver in found.items():
             self.pumps[name] = Pump(driver, self._tools, settings, self._pool, tell=partial(self._tell, name))
+        self._hook = RepairHook.of(settings)
         self._stopping = threading.Event()
         self._threads = [threading.Thread(target=pump.run, name=f"pump-{name}", daemon=True) for name, pump in self.pumps.items()]
         self._threads.append(threading.Thread(target=self._sweep, name="sweep", daemon=True))
@@ -70,6 +72,8 @@ class Engine:
             thread.join(STOP_GRACE_S)
         self._pool.shutdown(wait=False, cancel_futures=True)
         self._tools.close()
+        if self._hook is not None:
+            self._hook.close()
         self._runtime.close()
 
     def _sweep(self) -> None:
@@ -80,6 +84,8 @@ class Engine:
                 if time.monotonic() >= reap_at:
                     reap(self._runtime.engine, self._tools)
                     reap_at = time.monotonic() + REAP_EVERY_S
+                mend(self._runtime.engine)
+                tell_repairs(self._runtime.engine, self._hook)
                 expire_records(self._runtime.engine)
             except Exception:
                 log.exception("a sweep failed")

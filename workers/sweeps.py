@@ -8,13 +8,15 @@ import logging
 
 from sqlalchemy import Engine, text
 
-from controlplane.clusters import reaping
+from controlplane.clusters import reaping, replacing
 from controlplane.kit.db import EVERYTHING, in_transaction
 from controlplane.nodes import checking
+from controlplane.nodes import service as nodes
 from controlplane.nodes.states import ProviderRef
 from controlplane.nodes.steps.provider import check
 from controlplane.providers.errors import ProviderError
 from controlplane.providers.toolbox import Toolbox
+from workers.webhooks import RepairHook
 
 log = logging.getLogger(__name__)
 BATCH = 20
@@ -63,6 +65,26 @@ def _removed(tools: Toolbox, provider: ProviderRef, cluster_id: str) -> bool:
         log.info("a cluster that came back is still there", extra={"cluster_id": cluster_id, "code": error.code})
         return False
     return True
+
+
+def mend(engine: Engine) -> int:
+    """
+    Clusters have begun to replace sick nodes, and sick nodes that nobody holds are put aside; how many of both is returned.
+    """
+    replaced = in_transaction(engine, EVERYTHING, replacing.replace_sick)
+    return replaced + in_transaction(engine, EVERYTHING, nodes.put_sick_aside)
+
+
+def tell_repairs(engine: Engine, hook: RepairHook | None) -> int:
+    """
+    The operator's webhook has been told of repairs that nobody was told of yet; how many it took is returned.
+    """
+    if hook is None:
+        return 0
+    tickets = in_transaction(engine, EVERYTHING, lambda session: nodes.take_undelivered(session, BATCH))
+    taken = [str(one["id"]) for one in tickets if hook.tell(one)]
+    in_transaction(engine, EVERYTHING, lambda session: nodes.mark_delivered(session, taken))
+    return len(taken)
 
 
 def expire_records(engine: Engine) -> None:

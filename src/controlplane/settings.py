@@ -47,6 +47,13 @@ class Settings(BaseSettings):
     max_attempts: int = Field(default=5, ge=1, description="Claims without an answer before a person is asked.")
     observe_interval_s: float = Field(default=30.0, gt=0, description="How often running clusters are looked at.")
 
+    repair_webhook_url: str = Field(
+        default="", pattern=r"^(https?://.{1,500})?$", description="Told of every repair that is wanted; empty: nobody is told."
+    )
+    repair_webhook_secret: SecretStr = Field(
+        default=SecretStr(""), description="Base64 key that its messages are signed with (Standard Webhooks, `whsec_…`)."
+    )
+
     default_gpu_quota: int = Field(default=64, ge=0, description="GPU quota of a tenant created without one.")
     default_cluster_quota: int = Field(default=20, ge=0, description="Cluster quota of a tenant created without one.")
     default_key_quota: int = Field(default=100, ge=0, description="API key quota of a tenant created without one.")

@@ -43,6 +43,8 @@ IDS = {
     "key_id": "SELECT id FROM api_keys",
     "member_id": "SELECT id FROM principals",
     "hold_id": "SELECT id FROM node_holds",
+    "freeze_id": "SELECT id FROM automation_freezes",
+    "instance_id": "SELECT instance_id FROM allocations",
     "name": "SELECT name FROM sites UNION ALL SELECT name FROM instance_types",
 }
 

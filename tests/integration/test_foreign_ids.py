@@ -33,6 +33,8 @@ PREFIXES = {
     "operation_id": "opr",
     "node_id": "nod",
     "hold_id": "hld",
+    "freeze_id": "frz",
+    "instance_id": "ins",
     "provider_id": "prv",
     "resource_id": "clu",
     "scope_id": "ten",
@@ -119,6 +121,7 @@ def furnish(engine: Engine, served: Served, branch: Branch, name: str) -> Side:
         "cluster_id": new_id("clu"),
         "job_id": new_id("job"),
         "operation_id": new_id("opr"),
+        "instance_id": new_id("ins"),
     }
     ids |= {"resource_id": ids["cluster_id"], "scope_id": branch.tenant_id}
     values = {**ids, "name": name}

@@ -45,6 +45,8 @@ def apply(session: Session, results: Sequence[Result]) -> None:
         facts = one.outcome.facts
         if isinstance(facts, ClusterFacts) and facts.release:
             nodes.give_back(session, facts.release, reason=facts.release_reason)
+    said = [found for one in results if isinstance(one.outcome.facts, ClusterFacts) for found in one.outcome.facts.health]
+    nodes.report(session, [nodes.Report(node_id, "scheduler", "node_state", health, words) for node_id, health, words in said])
     _note_running(session, results)
     over = [one for one in results if isinstance(one.outcome, Gone) or _target(one) == "failed"]
     for one in over:
@@ -143,9 +145,18 @@ def return_quota(session: Session, cluster_id: str) -> None:
 
 def shrink_to_held(session: Session, cluster_id: str) -> None:
     """
-    A growth that could not be had is forgotten: the order is what is held, and the quota for the rest is back.
+    A change that could not be had is forgotten. Nodes that were to be replaced stay, and are charged as before; beyond that the order is
+    what is held, and the quota for the rest is back.
     """
     row = session.execute(select(ClusterRow).where(ClusterRow.id == cluster_id).with_for_update()).scalar_one()
+    sets, members = repository.sets_of(session, [cluster_id])[cluster_id], repository.members_of(session, [cluster_id])[cluster_id]
+    for one in sets:
+        mine = [member[0] for member in members if member[0].node_set_id == one.id and member[0].state in {"held", "active"}]
+        short = one.count - sum(1 for member in mine if not member.leaving)
+        back = sorted((member for member in mine if member.leaving), key=lambda member: member.charged)[: max(0, short)]
+        recharged = nodes.keep(session, [member.id for member in back])
+        one.unplaced = max(0, one.unplaced - recharged)
+    session.flush()
     needs = _unplaced_needs(session, row)
     session.execute(
         update(NodeSetRow)

@@ -41,6 +41,8 @@ class Order:
     """Node sets and how many nodes each of them lacks."""
     near: frozenset[str]
     """Nodes it has."""
+    replaces: bool = False
+    """Whether nodes leave it for which it wants others."""
 
     @property
     def row(self) -> Any:
@@ -84,19 +86,22 @@ def _order(claim: Claim, sets: Sequence[NodeSetRow], members: Sequence[Any]) -> 
         short = one.count - sum(1 for row in staying if row[0].node_set_id == one.id)
         if short > 0:
             lacking.append((one, short))
-    return Order(claim, tuple(lacking), frozenset(row[0].node_id for row in staying))
+    replaces = any(row[0].leaving and row[0].state in {"held", "active"} for row in members)
+    return Order(claim, tuple(lacking), frozenset(row[0].node_id for row in staying), replaces)
 
 
 def _carry_charge(session: Session, order: Order, members: Sequence[Any]) -> None:
     """
-    Nodes that are to replace failed ones are charged once: the charge moves over from the failed allocation while that is being
+    Nodes that are to replace others are charged once: the charge moves over from the allocation that leaves or is being
     cleaned, and is taken anew when it was given back already. Raises QuotaExceeded.
     """
     for one, short in order.lacking:
         if short <= one.unplaced:
             continue
         withdrawn = [
-            row[0].id for row in members if row[0].node_set_id == one.id and row[0].state == "releasing" and row[0].charged
+            row[0].id
+            for row in members
+            if row[0].node_set_id == one.id and row[0].charged and (row[0].state == "releasing" or row[0].leaving)
         ]
         moved = nodes.transfer_charge(session, withdrawn[: short - one.unplaced])
         fresh = short - one.unplaced - moved
@@ -126,7 +131,7 @@ def _may_wait(order: Order) -> bool:
     Whether the order outlives a lack of nodes or of a provider: it said so, or its nodes were chosen once and it only wants replacements. A
     growth is refused like a new order is; the cluster then goes on as it was.
     """
-    return bool(order.row["spec"].get("wait")) or order.claim.state == "provisioning"
+    return bool(order.row["spec"].get("wait")) or order.claim.state == "provisioning" or order.replaces
 
 
 def _unmade(order: Order) -> Outcome:

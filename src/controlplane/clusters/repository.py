@@ -68,7 +68,7 @@ def read_beside(session: Session, cluster_ids: Sequence[str]) -> dict[str, tuple
 
 def members_of(session: Session, cluster_ids: Sequence[str]) -> dict[str, list[Any]]:
     """
-    Rows of (AllocationRow, ref, node_state, provider_id) by cluster.
+    Rows of (AllocationRow, ref, node_state, provider_id, node_health) by cluster.
     """
     found: dict[str, list[Any]] = {one: [] for one in cluster_ids}
     for row in session.execute(nodes.allocations_of(cluster_ids)):
@@ -113,24 +113,27 @@ def snapshot(
         kind=row["kind"],
         user=row["provider_user"],
         provider=provider,
-        members=tuple(_member(one[0], one.ref, one.node_state, billed=one[0].id in billed) for one in members),
+        members=tuple(_member(one, billed=one[0].id in billed) for one in members),
         sets=tuple(SetSnapshot(one.id, one.name, one.instance_type, one.count) for one in sets),
         observe_interval_s=observe_interval_s,
         leaving=frozenset(one[0].id for one in members if one[0].leaving),
+        state_for_s=row.get("state_for_s", 0.0),
     )
 
 
-def _member(allocation: Any, ref: str, node_state: str, *, billed: bool) -> MemberSnapshot:
+def _member(row: Any, *, billed: bool) -> MemberSnapshot:
+    allocation = row[0]
     return MemberSnapshot(
         allocation_id=allocation.id,
         instance_id=allocation.instance_id,
         node_id=allocation.node_id,
-        ref=ref,
+        ref=row.ref,
         gpus=allocation.gpus,
         state=allocation.state,
-        node_state=node_state,
+        node_state=row.node_state,
         node_set_id=allocation.node_set_id,
         billed=billed,
+        node_health=row.node_health,
     )
 
 

@@ -6,7 +6,7 @@ from typing import Annotated
 
 from fastapi import APIRouter, Query
 
-from controlplane.clusters import planning, scaling, service
+from controlplane.clusters import planning, replacing, scaling, service
 from controlplane.clusters.schemas import (
     ActionsOut,
     ClusterCreate,
@@ -183,6 +183,27 @@ def list_instances(call: Call, project_id: str, cluster_id: str) -> InstancesOut
     """
     rows = service.list_instances(call.session, call.principal, project_id, cluster_id)
     return InstancesOut(items=[instance_out(row) for row in rows])
+
+
+@endpoint(
+    router,
+    "POST",
+    ONE + "/instances/{instance_id}/actions/replace",
+    permission="clusters:update",
+    status=202,
+    answer=ClusterOut,
+    summary="Replace a node of a cluster",
+    problems=(409, 412, 428),
+)
+def replace_instance(call: Call, project_id: str, cluster_id: str, instance_id: str) -> Reply:
+    """
+    Another node near the others takes the place of this one, which is drained first, then taken out, wiped and looked at. It is billed
+    until it is out, and counted once. Needs If-Match with the cluster's version.
+    """
+    view, operation_id = replacing.replace_instance(
+        call.session, call.principal, project_id, cluster_id, instance_id, call.check_version
+    )
+    return _accepted(call, view, operation_id)
 
 
 @endpoint(

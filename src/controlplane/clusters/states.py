@@ -76,6 +76,8 @@ class MemberSnapshot:
     """Which set it counts for."""
     billed: bool
     """Whether its meter runs."""
+    node_health: str = "ok"
+    """Worst class of its node's open reports."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -142,6 +144,8 @@ class ClusterSnapshot:
     """How often a settled cluster is looked at."""
     leaving: frozenset[str] = frozenset()
     """Allocation ids that an update takes out."""
+    state_for_s: float = 0.0
+    """How long it has been in its state."""
 
     @property
     def lacking(self) -> int:
@@ -168,6 +172,8 @@ class ClusterFacts:
     """Allocations the provider was seen without: their nodes may be taken down."""
     release_reason: str = "released"
     """Why."""
+    health: tuple[tuple[str, str, str], ...] = ()
+    """What the scheduler shows of members: (node id, class, words)."""
 
 
 @dataclass(frozen=True, slots=True)

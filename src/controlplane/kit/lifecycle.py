@@ -150,7 +150,8 @@ class Driver:
               SELECT id FROM {rows} WHERE {due}
                 AND CASE WHEN (SELECT suspect FROM oldest) THEN id = (SELECT id FROM oldest) ELSE attempts < {SUSPECT} END
               ORDER BY due_at LIMIT :limit FOR UPDATE SKIP LOCKED)
-            RETURNING *, coalesce(deadline_at < cp_clock(), false) AS overdue
+            RETURNING *, coalesce(deadline_at < cp_clock(), false) AS overdue,
+              extract(epoch FROM cp_clock() - state_since)::float8 AS state_for_s
             """
         )
         self._decide_sql = text(

@@ -195,6 +195,18 @@ def mark_leaving(session: Session, allocation_ids: Sequence[str]) -> None:
         session.execute(update(AllocationRow).where(AllocationRow.id.in_(allocation_ids)).values(leaving=True))
 
 
+def keep(session: Session, allocation_ids: Sequence[str]) -> int:
+    """
+    The allocations stay in their cluster after all and count against quota; how many of them had given their charge away is returned.
+    """
+    if not allocation_ids:
+        return 0
+    kept = AllocationRow.id.in_(allocation_ids)
+    uncharged = session.execute(select(func.count()).where(kept, AllocationRow.charged.is_(False))).scalar_one()
+    session.execute(update(AllocationRow).where(kept).values(leaving=False, charged=True))
+    return int(uncharged)
+
+
 def transfer_charge(session: Session, allocation_ids: Sequence[str]) -> int:
     """
     The allocations no longer count against quota because replacements take the charge over; how many did is returned.

@@ -16,6 +16,7 @@ from controlplane.kit.outcome import Advance, Fail
 from controlplane.nodes import repository
 from controlplane.nodes.allocating import end_allocations
 from controlplane.nodes.models import AllocationRow, HoldRow, NodeRow, WipeRow
+from controlplane.nodes.reporting import close_tickets, open_tickets
 from controlplane.nodes.states import NODE_STATES, NodeFacts, NodeSnapshot
 
 TASK_PREFIX = {"inspecting": "tsk", "qualifying": "tsk", "cleaning": "wip"}
@@ -49,6 +50,8 @@ def apply(session: Session, results: Sequence[Result]) -> None:
         begin_task(session, state, [one.claim.id for one in entered.get(state, [])])
     _activate(session, entered.get("active", []))
     _withdraw(session, entered.get("releasing", []))
+    open_tickets(session, [one.claim.id for one in entered.get("quarantined", [])])
+    close_tickets(session, [one.claim.id for one in entered.get("available", [])])
     leaving = [one for state in FREE_AGAIN for one in entered.get(state, []) if one.claim.row["allocation_id"] is not None]
     end_allocations(session, {one.claim.row["allocation_id"]: one.claim.id for one in leaving})
 

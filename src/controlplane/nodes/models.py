@@ -97,6 +97,8 @@ class NodeRow(Moving, Base):
     """What inspection found; `findings` where it differs from what was bought."""
     health: Mapped[str] = mapped_column(server_default="ok")
     """Worst class of its open reports: ok, info, block_allocation, drain, quarantine."""
+    health_since: Mapped[datetime] = mapped_column(server_default=CpClock())
+    """When its health came to be what it is."""
     labels: Mapped[dict[str, Any]] = mapped_column(server_default=text("'{}'::jsonb"))
     """Free key-value pairs of the operator."""
 
@@ -220,3 +222,60 @@ class HealthReportRow(Base):
     """For operators."""
     at: Mapped[datetime] = mapped_column(server_default=CpClock())
     """Database clock."""
+
+
+class FreezeRow(Base):
+    """
+    A block where nothing follows from nodes' health by itself until a person lifts it.
+    """
+
+    __tablename__ = "automation_freezes"
+    __table_args__ = (
+        Index("uq_automation_freezes_block", "site", "block", unique=True, postgresql_where=text("lifted_at IS NULL")),
+    )
+
+    id: Mapped[str] = mapped_column(primary_key=True)
+    """`frz_…`."""
+    site: Mapped[str] = mapped_column(ForeignKey("sites.name"))
+    """Where."""
+    block: Mapped[str]
+    """Spine group."""
+    reason: Mapped[str]
+    """Why."""
+    made_by: Mapped[str]
+    """Who; `system` when many nodes fell ill at once."""
+    made_at: Mapped[datetime] = mapped_column(server_default=CpClock())
+    """Database clock."""
+    lifted_at: Mapped[datetime | None]
+    """When it was lifted; none while it is in force."""
+    lifted_by: Mapped[str | None]
+    """Who lifted it."""
+
+
+class TicketRow(Base):
+    """
+    A repair that is asked for; one open at a time for each node.
+    """
+
+    __tablename__ = "repair_tickets"
+    __table_args__ = (
+        Index("uq_repair_tickets_open", "node_id", unique=True, postgresql_where=text("closed_at IS NULL")),
+        Index("ix_repair_tickets_due", "due_at", postgresql_where=text("delivered_at IS NULL")),
+    )
+
+    id: Mapped[str] = mapped_column(primary_key=True)
+    """`tkt_…`."""
+    node_id: Mapped[str] = mapped_column(ForeignKey("nodes.id"))
+    """Which node."""
+    opened_at: Mapped[datetime] = mapped_column(server_default=CpClock())
+    """Database clock."""
+    reports: Mapped[list[Any]] = mapped_column(JSONB())
+    """What was said of the node: [{source, check, class, message}]."""
+    due_at: Mapped[datetime] = mapped_column(server_default=CpClock())
+    """When the operator's webhook is told next."""
+    attempts: Mapped[int] = mapped_column(server_default="0")
+    """How often it was told."""
+    delivered_at: Mapped[datetime | None]
+    """When it took note."""
+    closed_at: Mapped[datetime | None]
+    """When the node was in use again or gone."""

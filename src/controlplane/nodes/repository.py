@@ -71,6 +71,7 @@ def _snapshot(node: Any, tenancy: Tenancy | None, provider: ProviderRef, facts: 
         task_id=node["task_id"],
         tenancy=tenancy,
         cancel=tenancy is not None and tenancy.state == "releasing",
+        health=node["health"],
     )
 
 
@@ -180,7 +181,9 @@ def allocations_of(cluster_ids: Sequence[str]) -> Any:
     The allocations of clusters that are not ended, with their nodes.
     """
     return (
-        select(AllocationRow, NodeRow.ref, NodeRow.state.label("node_state"), NodeRow.provider_id)
+        select(
+            AllocationRow, NodeRow.ref, NodeRow.state.label("node_state"), NodeRow.provider_id, NodeRow.health.label("node_health")
+        )
         .join(NodeRow, NodeRow.id == AllocationRow.node_id)
         .where(AllocationRow.cluster_id.in_(cluster_ids), AllocationRow.state != "ended")
         .order_by(AllocationRow.id)

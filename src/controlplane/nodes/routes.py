@@ -10,13 +10,13 @@ from fastapi import APIRouter, Query
 from controlplane.kit.ids import new_id
 from controlplane.kit.paging import Page, PageAsk
 from controlplane.nodes import service
+from controlplane.nodes.health_routes import router as health
 from controlplane.nodes.schemas import (
     ActionsOut,
     AvailabilityList,
     AvailabilityOut,
     EnrollBody,
     Enrolled,
-    HealthReport,
     HoldOut,
     HoldPlace,
     MoveOut,
@@ -36,6 +36,7 @@ from controlplane.web.schemas import ListOf, Out
 
 T = TypeVar("T", bound=Out)
 router = APIRouter(tags=["nodes"])
+router.include_router(health)
 NODES = "/v1/admin/nodes"
 NODE = NODES + "/{node_id}"
 PROVIDERS = "/v1/admin/providers"
@@ -258,25 +259,6 @@ def lift_hold(call: Call, node_id: str, hold_id: str) -> HoldOut:
     row = service.lift_hold(call.session, node_id, hold_id)
     call.audit_target, call.audit_detail = node_id, {"hold_id": hold_id}
     return HoldOut.model_validate(row)
-
-
-@endpoint(
-    router,
-    "PUT",
-    NODE + "/health",
-    permission="nodes:write",
-    audience="operator",
-    answer=NodeOut,
-    summary="Report on a node's health",
-)
-def report_node_health(call: Call, node_id: str, body: HealthReport) -> Reply:
-    """
-    The source's latest word on the check stands, and the node's health is the worst class of all checks.
-    """
-    service.report_health(call.session, node_id, source=body.source, check=body.check, severity=body.health, message=body.message)
-    call.audit_target, call.audit_detail = node_id, {"source": body.source, "check": body.check, "class": body.health}
-    view = service.get_node(call.session, node_id)
-    return Reply(NodeOut.of(view), etag=view.row.version)
 
 
 @endpoint(

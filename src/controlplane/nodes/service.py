@@ -6,8 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 
-from sqlalchemy import and_, func, or_, select, update
-from sqlalchemy.dialects.postgresql import insert as upsert
+from sqlalchemy import and_, func, or_, select, tuple_, update
 from sqlalchemy.orm import Session
 
 from controlplane.kit.clock import CpClock
@@ -18,10 +17,19 @@ from controlplane.kit.lifecycle import wake
 from controlplane.kit.operations import NewOperation, Progress, advance, start_operation
 from controlplane.kit.paging import Page, PageAsk, fetch_page
 from controlplane.nodes import repository
-from controlplane.nodes.allocating import Hold, accept_release, end_allocations, give_back, hold, mark_leaving, transfer_charge
+from controlplane.nodes.allocating import (
+    Hold,
+    accept_release,
+    end_allocations,
+    give_back,
+    hold,
+    keep,
+    mark_leaving,
+    transfer_charge,
+)
 from controlplane.nodes.driving import FREE_AGAIN, apply, begin_task
 from controlplane.nodes.errors import WrongState
-from controlplane.nodes.models import AllocationRow, HealthReportRow, HoldRow, NodeRow, WipeRow
+from controlplane.nodes.models import AllocationRow, HoldRow, NodeRow, WipeRow
 from controlplane.nodes.registering import (
     NewNode,
     NewProvider,
@@ -37,17 +45,34 @@ from controlplane.nodes.registering import (
     seal_secrets,
     set_provider_state,
 )
+from controlplane.nodes.reporting import (
+    SETTLED_S,
+    Report,
+    begin_anew,
+    close_tickets,
+    freeze,
+    lift_freeze,
+    list_freezes,
+    list_tickets,
+    mark_delivered,
+    put_sick_aside,
+    report,
+    reports_of,
+    take_undelivered,
+)
 from controlplane.nodes.repository import allocations_of, read_fleet, read_pools, read_providers
 from controlplane.nodes.states import NODE_STATES, ProviderRef
 
 __all__ = [
     "ACTIONS",
+    "SETTLED_S",
     "Hold",
     "NewNode",
     "NewProvider",
     "NodeView",
     "ProviderChange",
     "ProviderRef",
+    "Report",
     "accept_release",
     "allocations_of",
     "apply",
@@ -58,22 +83,31 @@ __all__ = [
     "enroll",
     "enroll_from",
     "find_provider",
+    "freeze",
     "get_node",
     "get_provider",
     "give_back",
     "hold",
+    "keep",
+    "lift_freeze",
+    "list_freezes",
     "list_providers",
+    "list_tickets",
+    "mark_delivered",
     "mark_leaving",
+    "put_sick_aside",
     "read_fleet",
     "read_pools",
     "read_providers",
     "register_provider",
+    "report",
+    "reports_of",
     "seal_secrets",
     "set_provider_state",
+    "take_undelivered",
     "transfer_charge",
 ]
 
-SEVERITY = ("ok", "info", "block_allocation", "drain", "quarantine")
 LEVELS = ((0, "none"), (4, "low"), (16, "medium"))
 
 
@@ -175,6 +209,22 @@ def get_node(session: Session, node_id: str) -> NodeView:
     return _views(session, [row])[0]
 
 
+def find_nodes(session: Session, named: Sequence[tuple[str | None, str | None, str | None]]) -> list[str | None]:
+    """
+    The id of each named node, (id, None, None) or (None, provider id, name there); None for an unknown one.
+    """
+    ids = {one for one, _, _ in named if one is not None}
+    refs = {(provider, ref) for _, provider, ref in named if provider is not None and ref is not None}
+    query = select(NodeRow.id, NodeRow.provider_id, NodeRow.ref)
+    query = query.where(or_(NodeRow.id.in_(ids), tuple_(NodeRow.provider_id, NodeRow.ref).in_(refs)))
+    found = session.execute(query).all()
+    known, by_ref = {row.id for row in found}, {(row.provider_id, row.ref): row.id for row in found}
+    return [
+        (one if one in known else None) if one is not None else by_ref.get((provider or "", ref or ""))
+        for one, provider, ref in named
+    ]
+
+
 def history_of(session: Session, resource_id: str, ask: PageAsk) -> Page[HistoryRow]:
     """
     A page of the resource's moves, oldest first.
@@ -242,26 +292,6 @@ def lift_hold(session: Session, node_id: str, hold_id: str) -> HoldRow:
     return row
 
 
-def report_health(session: Session, node_id: str, *, source: str, check: str, severity: str, message: str) -> NodeRow:
-    """
-    The source's latest word on the check stands, and the node's health is the worst of all reports.
-    """
-    row = get_node(session, node_id).row
-    statement = upsert(HealthReportRow).values(
-        {"node_id": node_id, "source": source, "check_name": check, "class": severity, "message": message, "at": CpClock()}
-    )
-    newest = {"class": statement.excluded["class"], "message": statement.excluded.message, "at": CpClock()}
-    session.execute(statement.on_conflict_do_update(index_elements=["node_id", "source", "check_name"], set_=newest))
-    classes = session.execute(select(HealthReportRow.class_).where(HealthReportRow.node_id == node_id)).scalars().all()
-    worst = max(classes, key=SEVERITY.index)
-    if worst != row.health:
-        record(session, [Event("node.health", "node", node_id, data={"health": worst, "before": row.health, "source": source})])
-        row.health = worst
-        row.version += 1
-        session.flush()
-    return row
-
-
 def allowed_actions(row: NodeRow) -> dict[str, str]:
     """
     Every verb with the reason why it is not allowed now; an empty reason where it is.
@@ -312,6 +342,10 @@ def act(session: Session, node_id: str, verb: str, *, reason: str, by: str, chec
         [Event(f"node.{target.name}", "node", node_id, data={"state": target.name, "before": before, "reason": reason})],
         [Move("node", node_id, before, target.name, reason)],
     )
+    if verb == "requalify":
+        begin_anew(session, [node_id])
+    if verb == "retire":
+        close_tickets(session, [node_id])
     if target.name in FREE_AGAIN and row.allocation_id is not None:
         end_allocations(session, {row.allocation_id: node_id})
     if not moving:

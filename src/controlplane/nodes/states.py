@@ -132,6 +132,8 @@ class NodeSnapshot:
     """Who holds it."""
     cancel: bool = False
     """Whether its allocation was given back while it was being deployed."""
+    health: str = "ok"
+    """Worst class of its open reports."""
 
 
 @dataclass(frozen=True, slots=True)

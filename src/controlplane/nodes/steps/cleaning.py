@@ -2,6 +2,7 @@
 Wiping a node between tenants, and believing only a complete report.
 """
 
+from controlplane.health.classes import SICK
 from controlplane.kit.outcome import Advance, Fail, Outcome, Wait
 from controlplane.nodes.states import NodeFacts, NodeSnapshot
 from controlplane.providers.errors import Refused
@@ -19,7 +20,7 @@ def clean(node: NodeSnapshot, tools: Toolbox) -> Outcome:
     assert node.task_id is not None
     view = machines.observe(node.ref)
     if view.wipe is not None and view.wipe.token == node.task_id:
-        verdict = judge(view.wipe)
+        verdict = judge(view.wipe, sick=node.health in SICK)
         return verdict if isinstance(verdict, Fail) else look_again(node, tools, verdict)
     if view.phase == "failed" and node.step == "asked":
         return Fail("wipe_failed", "The wipe did not finish.", detail=view.failure, facts=NodeFacts(wipe_id=node.task_id))
@@ -52,9 +53,10 @@ def look_again(node: NodeSnapshot, tools: Toolbox, verdict: Outcome) -> Outcome:
     return verdict
 
 
-def judge(report: WipeReport) -> Outcome:
+def judge(report: WipeReport, *, sick: bool = False) -> Outcome:
     """
-    Available for a report in which something was checked, nothing failed and something passed; quarantine for any other.
+    Available for a report in which something was checked, nothing failed and something passed; quarantine for any other, and for a node
+    that is sick.
     """
     checks = tuple({"name": one.name, "result": one.result, "detail": one.detail} for one in report.checks)
     facts = NodeFacts(wipe_id=report.token, wipe_finished_at=report.finished_at, checks=checks)
@@ -64,4 +66,13 @@ def judge(report: WipeReport) -> Outcome:
     if not any(one["result"] == "passed" for one in checks):
         return Fail("wipe_not_performed", "No wipe was performed.", facts=facts)
     verified = NodeFacts(wipe_id=report.token, wipe_finished_at=report.finished_at, wipe_verified=True, checks=checks)
-    return Advance("available", "Wiped and verified.", facts=verified)
+    return wiped(verified, sick=sick)
+
+
+def wiped(facts: NodeFacts, *, sick: bool) -> Outcome:
+    """
+    What becomes of a node whose wipe is verified.
+    """
+    if sick:
+        return Advance("quarantined", "Wiped and verified; it is sick and waits for repair.", facts=facts)
+    return Advance("available", "Wiped and verified.", facts=facts)

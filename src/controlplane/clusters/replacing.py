@@ -1,0 +1,96 @@
+"""
+Replacing nodes of clusters that run: at their owner's wish, or by itself when a node is sick.
+"""
+
+from collections.abc import Callable, Sequence
+
+from sqlalchemy import select, text
+from sqlalchemy.orm import Session
+
+from controlplane.clusters import repository
+from controlplane.clusters.errors import NotChangeable
+from controlplane.clusters.models import ClusterRow
+from controlplane.clusters.service import CHANGEABLE, ClusterView, announce, enter, view_of
+from controlplane.health.classes import SICK
+from controlplane.kit.access import Principal
+from controlplane.kit.errors import NotFound
+from controlplane.kit.operations import NewOperation, start_operation
+from controlplane.nodes import service as nodes
+
+SYSTEM = "system"
+WORDS = "A node that is not healthy is being replaced."
+MOST = 20
+
+DUE = text(
+    """
+    SELECT c.id FROM clusters c
+    WHERE c.state IN ('running', 'degraded')
+      AND NOT EXISTS (SELECT 1 FROM operations o WHERE o.resource_id = c.id AND o.state IN ('pending', 'running', 'needs_attention'))
+      AND EXISTS (
+        SELECT 1 FROM allocations a JOIN nodes n ON n.id = a.node_id
+        WHERE a.cluster_id = c.id AND a.state = 'active' AND NOT a.leaving AND n.health = ANY(:sick)
+          AND n.health_since < cp_clock() - make_interval(secs => :settled)
+          AND NOT EXISTS (SELECT 1 FROM automation_freezes f WHERE f.site = n.site AND f.block = n.block AND f.lifted_at IS NULL))
+    ORDER BY c.id LIMIT :most FOR UPDATE OF c SKIP LOCKED
+    """
+)
+SICK_MEMBERS = text(
+    """
+    SELECT a.id, a.instance_type, a.site FROM allocations a JOIN nodes n ON n.id = a.node_id
+    WHERE a.cluster_id = :cluster AND a.state = 'active' AND NOT a.leaving AND n.health = ANY(:sick)
+      AND n.health_since < cp_clock() - make_interval(secs => :settled)
+      AND NOT EXISTS (SELECT 1 FROM automation_freezes f WHERE f.site = n.site AND f.block = n.block AND f.lifted_at IS NULL)
+    ORDER BY a.id
+    """
+)
+
+
+def replace_sick(session: Session) -> int:
+    """
+    Clusters that hold sick nodes have begun to replace them, each in an operation of its own, where others are free; how many is returned.
+    """
+    given = {"sick": sorted(SICK), "settled": nodes.SETTLED_S}
+    count = 0
+    for cluster_id in session.execute(DUE, {**given, "most": MOST}).scalars().all():
+        found = session.execute(SICK_MEMBERS, {**given, "cluster": cluster_id}).all()
+        chosen = [row.id for row in found if nodes.are_free(session, row.site, row.instance_type, len(found))]
+        if chosen:
+            row = session.execute(select(ClusterRow).where(ClusterRow.id == cluster_id)).scalar_one()
+            _begin(session, row, chosen, SYSTEM, WORDS)
+            count += 1
+    return count
+
+
+def replace_instance(
+    session: Session,
+    principal: Principal,
+    project_id: str,
+    cluster_id: str,
+    instance_id: str,
+    version: Callable[[int], None],
+) -> tuple[ClusterView, str]:
+    """
+    The node is being replaced by another; the cluster and its operation's id are returned. Raises NotFound, NotChangeable, OperationActive.
+    """
+    principal.check_project(project_id)
+    row = repository.get_cluster(session, project_id, cluster_id, lock=True)
+    version(row.version)
+    members = [one[0] for one in repository.members_of(session, [row.id])[row.id]]
+    found = next((one for one in members if one.instance_id == instance_id and one.state == "active"), None)
+    if found is None:
+        raise NotFound
+    operation_id = _begin(session, row, [found.id], principal.id, "A node is being replaced.")
+    session.refresh(row)
+    return view_of(session, row), operation_id
+
+
+def _begin(session: Session, row: ClusterRow, allocation_ids: Sequence[str], by: str, words: str) -> str:
+    new = NewOperation("cluster.replace", "cluster", row.id, by, row.tenant_id, row.project_id)
+    operation_id = start_operation(session, new)
+    if row.state not in CHANGEABLE:
+        raise NotChangeable(f"A cluster in state {row.state} cannot be changed.", state=row.state)
+    nodes.mark_leaving(session, allocation_ids)
+    before = row.state
+    enter(session, row, "updating", words)
+    announce(session, row, before, "updating", words)
+    return operation_id

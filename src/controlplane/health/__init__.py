@@ -1,0 +1,3 @@
+"""
+What reports of trouble mean. Pure: no I/O, no clock.
+"""
