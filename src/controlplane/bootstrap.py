@@ -152,6 +152,13 @@ def open_secrets(sealer: Sealer, provider_id: str, sealed: bytes | None) -> Mapp
     return opened
 
 
+def open_password(sealer: Sealer, node_id: str, sealed: bytes | None) -> str:
+    """
+    The password of the node's controller; empty when it has none of its own.
+    """
+    return "" if sealed is None else sealer.open(sealed, table="nodes", column="sealed", row=node_id).decode()
+
+
 def toolbox(settings: Settings, sealer: Sealer) -> Toolbox:
     """
     How steps reach providers.
@@ -160,6 +167,8 @@ def toolbox(settings: Settings, sealer: Sealer) -> Toolbox:
         deployment=settings.deployment,
         now=utc_now,
         open_secrets=lambda provider_id, sealed: open_secrets(sealer, provider_id, sealed),
+        open_password=lambda node_id, sealed: open_password(sealer, node_id, sealed),
+        seed_url=lambda boot_id: f"{links(settings).url(boot_id)}seed.iso",
     )
 
 

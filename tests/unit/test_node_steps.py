@@ -19,8 +19,8 @@ from controlplane.providers.adapters.simulated.faults import LEAK_CANARIES
 from controlplane.providers.machines import Inventory
 from tests.factories.nodes import NOW, REFS, StepGround, step_ground
 
-HELD = Tenancy("alc_1", "ten_1", "prj_1", "clu_1", "net_1", "held", None)
-LEAVING = Tenancy("alc_1", "ten_1", "prj_1", "clu_1", "net_1", "releasing", NOW)
+HELD = Tenancy("alc_1", "ten_1", "prj_1", "clu_1", "net_1", 10001, "held", None)
+LEAVING = Tenancy("alc_1", "ten_1", "prj_1", "clu_1", "net_1", 10001, "releasing", NOW)
 
 
 @pytest.fixture

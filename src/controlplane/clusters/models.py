@@ -48,6 +48,8 @@ class ClusterRow(Moving, Base):
     """Who makes it; known from placement on."""
     provider_user: Mapped[str] = mapped_column(server_default="")
     """The account jobs run as at the provider."""
+    blueprint_id: Mapped[str | None]
+    """What its nodes boot with, where they are the tenant's to log in to."""
     placement: Mapped[dict[str, Any]] = mapped_column(server_default=text("'{}'::jsonb"))
     """{domain_kind, domain_name, explanation}."""
     issues: Mapped[list[Any]] = mapped_column(JSONB(), server_default=text("'[]'::jsonb"))

@@ -197,6 +197,7 @@ def _settle(session: Session, order: Order, answer: Placement | Refusal, pool: A
             tenant_id=order.row["tenant_id"],
             reseller_id=order.row["reseller_id"],
             project_id=order.row["project_id"],
+            blueprint_id=order.row["blueprint_id"],
         )
         for name, ids in answer.nodes.items()
         for node_id in ids

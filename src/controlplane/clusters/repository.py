@@ -68,7 +68,7 @@ def read_beside(session: Session, cluster_ids: Sequence[str]) -> dict[str, tuple
 
 def members_of(session: Session, cluster_ids: Sequence[str]) -> dict[str, list[Any]]:
     """
-    Rows of (AllocationRow, ref, node_state, provider_id, node_health) by cluster.
+    Rows of (AllocationRow, ref, node_state, provider_id, node_health, address) by cluster.
     """
     found: dict[str, list[Any]] = {one: [] for one in cluster_ids}
     for row in session.execute(nodes.allocations_of(cluster_ids)):

@@ -31,7 +31,12 @@ ONE = BASE + "/{cluster_id}"
 
 def _order(body: ClusterCreate) -> service.Order:
     sets = tuple(service.SetOrder(one.name, one.instance_type, one.count) for one in body.spec.node_sets)
-    return service.Order(body.name, body.spec.kind, body.spec.site, sets, body.spec.wait, body.labels)
+    wanted = body.spec.login
+    login = None
+    if wanted is not None:
+        user_data = wanted.user_data.get_secret_value() if wanted.user_data is not None else ""
+        login = service.Login(tuple(wanted.ssh_keys), user_data)
+    return service.Order(body.name, body.spec.kind, body.spec.site, sets, body.spec.wait, body.labels, login)
 
 
 def _accepted(call: Call, view: service.ClusterView, operation_id: str | None) -> Reply:
@@ -61,7 +66,7 @@ def create_cluster(call: Call, project_id: str, body: ClusterCreate) -> Reply:
     """
     if call.dry_run:
         return Reply(_plan(planning.plan(call.session, call.principal, project_id, _order(body))))
-    view, operation_id = service.order_cluster(call.session, call.principal, project_id, _order(body))
+    view, operation_id = service.order_cluster(call.session, call.principal, project_id, _order(body), call.sealer)
     return _accepted(call, view, operation_id)
 
 

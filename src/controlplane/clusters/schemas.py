@@ -4,7 +4,7 @@ Clusters on the wire.
 
 from typing import Annotated, Any, Literal
 
-from pydantic import Field
+from pydantic import Field, SecretStr, StringConstraints
 
 from controlplane.web.schemas import Body, Condition, Issue, Labels, Moment, Money, Name, Out, Status
 
@@ -12,6 +12,21 @@ Kind = Literal["slurm", "baremetal", "kubernetes"]
 Count = Annotated[int, Field(ge=1, le=4096, description="How many nodes.", examples=[4])]
 TypeName = Annotated[str, Field(min_length=1, max_length=63, description="An instance type by name.", examples=["hgx-h100-8"])]
 SiteName = Annotated[str, Field(min_length=1, max_length=63, description="A site by name.", examples=["osl1"])]
+
+
+SshKey = Annotated[
+    str,
+    StringConstraints(
+        strip_whitespace=True,
+        max_length=8192,
+        pattern=r"^(ssh-(rsa|ed25519)|ecdsa-sha2-nistp(256|384|521)|sk-(ssh-ed25519|ecdsa-sha2-nistp256)@openssh\.com) [A-Za-z0-9+/]{40,}={0,3}( [ -~]{0,200})?$",
+    ),
+    Field(
+        description="A public key.",
+        examples=["ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAAIJdD7y3aLq454yWBdwLWbieU1ebz9/cu7/QEXn9OIeZJ ada"],
+    ),
+]
+UserData = Annotated[SecretStr, Field(min_length=1, max_length=65536, examples=["#cloud-config\npackages: [htop]\n"])]
 
 
 class NodeSetSpec(Body):
@@ -22,6 +37,17 @@ class NodeSetSpec(Body):
     name: Name
     instance_type: TypeName
     count: Count
+
+
+class LoginIn(Body):
+    """
+    How a bare-metal cluster's owner gets into its nodes.
+    """
+
+    ssh_keys: list[SshKey] = Field(min_length=1, max_length=64, description="Public keys, each as a line of authorized_keys.")
+    user_data: UserData | None = Field(
+        default=None, description="Given to cloud-init after the operator's own part; sealed at once and never shown again."
+    )
 
 
 class ClusterSpecIn(Body):
@@ -35,6 +61,9 @@ class ClusterSpecIn(Body):
         min_length=1, max_length=16, description="The nodes; all of them in one fabric domain, or none."
     )
     wait: bool = Field(default=False, description="Wait for capacity instead of being refused.", examples=[False])
+    login: LoginIn | None = Field(
+        default=None, description="Bare metal only: who may log in to the nodes, and what they run at first."
+    )
 
 
 class ClusterCreate(Body):
@@ -84,6 +113,18 @@ class NodeSetOut(Out):
     gpus_per_node: int = Field(description="GPUs of each node.", examples=[8])
 
 
+class LoginOut(Out):
+    """
+    How a bare-metal cluster's owner gets into its nodes.
+    """
+
+    ssh_keys: list[str] = Field(
+        description="Public keys.",
+        examples=[["ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAAIJdD7y3aLq454yWBdwLWbieU1ebz9/cu7/QEXn9OIeZJ ada"]],
+    )
+    has_user_data: bool = Field(description="Whether user-data was given; it is never shown.", examples=[False])
+
+
 class ClusterSpecOut(Out):
     """
     What was ordered.
@@ -93,6 +134,7 @@ class ClusterSpecOut(Out):
     site: str = Field(description="Where.", examples=["osl1"])
     node_sets: list[NodeSetOut] = Field(description="The nodes.")
     wait: bool = Field(description="Whether it waits for capacity.", examples=[False])
+    login: LoginOut | None = Field(description="Bare metal: who may log in to the nodes; null for other kinds.", examples=[None])
 
 
 class PlacementOut(Out):
@@ -154,6 +196,10 @@ class InstanceOut(Out):
     gpus: int = Field(description="Its GPUs.", examples=[8])
     state: str = Field(description="held, active or releasing.", examples=["active"])
     leaving: bool = Field(description="Whether an update takes it out.", examples=[False])
+    address: str | None = Field(
+        description="Where it is reached once it is active; null where nodes are not the tenant's to log in to.",
+        examples=["10.1.7.41"],
+    )
 
 
 class InstancesOut(Out):
@@ -209,7 +255,9 @@ def cluster_out(view: Any) -> ClusterOut:
         labels=row.labels,
         created_at=row.created_at,
         updated_at=row.updated_at,
-        spec=ClusterSpecOut(kind=row.kind, site=row.site, node_sets=sets, wait=bool(row.spec.get("wait"))),
+        spec=ClusterSpecOut(
+            kind=row.kind, site=row.site, node_sets=sets, wait=bool(row.spec.get("wait")), login=row.spec.get("login")
+        ),
         status=status,
         version=row.version,
         operation=view.operation_id,
@@ -228,4 +276,5 @@ def instance_out(row: Any) -> InstanceOut:
         gpus=allocation.gpus,
         state=allocation.state,
         leaving=allocation.leaving,
+        address=row.address if allocation.state == "active" and allocation.blueprint_id is not None else None,
     )

@@ -11,6 +11,7 @@ from sqlalchemy import func, insert, select, text, update
 from sqlalchemy.dialects.postgresql import insert as upsert
 from sqlalchemy.orm import Session
 
+from controlplane.boots import service as boots
 from controlplane.catalog import service as catalog
 from controlplane.clusters import driving, repository
 from controlplane.clusters.driving import return_quota
@@ -25,11 +26,13 @@ from controlplane.kit.events import Event, Move, record
 from controlplane.kit.ids import new_id
 from controlplane.kit.operations import NewOperation, Progress, advance, find_active, request_cancel, start_operation, supersede
 from controlplane.kit.paging import Page, PageAsk, fetch_page
+from controlplane.kit.secrets import Sealer
 from controlplane.nodes import service as nodes
 from controlplane.quotas import service as quotas
 
 UNPLACED = ("pending", "placing", "failed")
 CHANGEABLE = ("running", "degraded")
+BARE = "baremetal"
 TABLE = ClusterRow.__table__
 LISTED = select(*TABLE.columns)
 INSERT = (
@@ -58,6 +61,18 @@ class SetOrder:
 
 
 @dataclass(frozen=True, slots=True)
+class Login:
+    """
+    How the owner of a bare-metal cluster gets into its nodes.
+    """
+
+    ssh_keys: tuple[str, ...]
+    """Public keys, each as a line of authorized_keys."""
+    user_data: str = field(default="", repr=False)
+    """Given to cloud-init after the operator's own part; empty for none."""
+
+
+@dataclass(frozen=True, slots=True)
 class Order:
     """
     A cluster that is ordered.
@@ -75,6 +90,17 @@ class Order:
     """Whether it waits for capacity instead of being refused."""
     labels: Mapping[str, str] = field(default_factory=dict)
     """Free key-value pairs."""
+    login: Login | None = None
+    """For bare metal, and only there."""
+
+    @property
+    def spec(self) -> dict[str, Any]:
+        """
+        The order as it is kept and shown: without what is secret.
+        """
+        sets = [asdict(one) for one in self.sets]
+        login = {"ssh_keys": list(self.login.ssh_keys), "has_user_data": bool(self.login.user_data)} if self.login else None
+        return {"kind": self.kind, "site": self.site, "node_sets": sets, "wait": self.wait, "login": login}
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,11 +119,13 @@ class ClusterView:
     """The active operation, if any."""
 
 
-def order_cluster(session: Session, principal: Principal, project_id: str, order: Order) -> tuple[ClusterView, str]:
+def order_cluster(
+    session: Session, principal: Principal, project_id: str, order: Order, sealer: Sealer | None = None
+) -> tuple[ClusterView, str]:
     """
     The order is on record with its quota taken; the cluster and the id of its operation are returned. Nothing is placed yet.
 
-    Raises NotFound, Invalid, NameTaken, QuotaExceeded, NoCapacity.
+    Raises NotFound, Invalid, NameTaken, QuotaExceeded, NoCapacity, Unavailable where there is nothing to seal user-data with.
     """
     project = identity.hold_project(session, principal, project_id)
     facts = check_order(session, order)
@@ -119,7 +147,8 @@ def order_cluster(session: Session, principal: Principal, project_id: str, order
         "labels": dict(order.labels),
         "kind": order.kind,
         "site": order.site,
-        "spec": {"kind": order.kind, "site": order.site, "node_sets": [asdict(one) for one in order.sets], "wait": order.wait},
+        "spec": order.spec,
+        "blueprint_id": _make_blueprint(session, project.tenant_id, cluster_id, order, sealer),
         "state": CLUSTER_STATES.initial,
         "reason": "Ordered.",
         "deadline_at": CpClock() + func.make_interval(0, 0, 0, 0, 0, 0, stay),
@@ -132,6 +161,18 @@ def order_cluster(session: Session, principal: Principal, project_id: str, order
     operation_id = start_operation(session, new, first="pending", reason="Ordered.")
     _tell(session, row, "", "pending", "Ordered.")
     return ClusterView(row, sets, {}, operation_id), operation_id
+
+
+def _make_blueprint(session: Session, tenant_id: str, cluster_id: str, order: Order, sealer: Sealer | None) -> str | None:
+    """
+    What the order's nodes boot with; none where the nodes are not the tenant's to log in to.
+    """
+    if order.login is None:
+        return None
+    wanted = boots.NewBlueprint(
+        tenant_id=tenant_id, cluster_id=cluster_id, ssh_keys=order.login.ssh_keys, user_data=order.login.user_data
+    )
+    return boots.make_blueprint(session, sealer, wanted)
 
 
 def check_order(session: Session, order: Order) -> dict[str, catalog.InstanceType]:
@@ -148,6 +189,15 @@ def check_order(session: Session, order: Order) -> dict[str, catalog.InstanceTyp
     ]
     if order.site not in catalog.site_names(session):
         unknown.append(FieldError("body.spec.site", "unknown_site", f"There is no site {order.site[:60]}."))
+    if order.kind == BARE and order.login is None:
+        words = "A bare-metal order names the SSH keys that open its nodes."
+        unknown.append(FieldError("body.spec.login", "login_missing", words))
+    if order.kind != BARE and order.login is not None:
+        unknown.append(
+            FieldError("body.spec.login", "login_not_taken", f"The nodes of a {order.kind} cluster are not logged in to.")
+        )
+    if order.login is not None and order.login.user_data:
+        boots.check_user_data(order.login.user_data, where="body.spec.login.user_data")
     if len({one.name for one in order.sets}) < len(order.sets):
         unknown.append(FieldError("body.spec.node_sets", "duplicate_name", "Two node sets have the same name."))
     if unknown:

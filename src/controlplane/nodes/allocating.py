@@ -9,6 +9,7 @@ from typing import Any
 
 from sqlalchemy import bindparam, func, insert, select, text, update
 from sqlalchemy.dialects.postgresql import Range
+from sqlalchemy.dialects.postgresql import insert as upsert
 from sqlalchemy.orm import Session
 
 from controlplane.catalog import service as catalog
@@ -17,7 +18,7 @@ from controlplane.kit.events import Event, Move, record
 from controlplane.kit.ids import new_id
 from controlplane.kit.lifecycle import wake
 from controlplane.metering import service as metering
-from controlplane.nodes.models import AllocationRow, NodeRow
+from controlplane.nodes.models import AllocationRow, NetworkRow, NodeRow
 from controlplane.nodes.states import NODE_STATES
 from controlplane.quotas import service as quotas
 
@@ -40,6 +41,8 @@ class Hold:
     """The tenant's reseller."""
     project_id: str
     """For which project."""
+    blueprint_id: str | None = None
+    """What the node boots with, where we drive the machine ourselves."""
 
 
 TAKE = text(
@@ -75,9 +78,18 @@ def hold(session: Session, wanted: Sequence[Hold]) -> bool:
             savepoint.rollback()
             return False
         taken = {row.id: row for row in rows}
+        networks = [{"name": network_of(one), "tenant_id": one} for one in sorted({one.tenant_id for one in ordered})]
+        session.execute(upsert(NetworkRow).on_conflict_do_nothing(), networks)
         session.execute(insert(AllocationRow), [_allocation(one, taken[one.node_id]) for one in ordered])
         record(session, [], [Move("node", one.node_id, "available", "reserved", f"for {one.cluster_id}") for one in ordered])
     return True
+
+
+def network_of(tenant_id: str) -> str:
+    """
+    The name of the tenant's network.
+    """
+    return f"net-{tenant_id}"
 
 
 def accept_release(session: Session, cluster_id: str, at: datetime) -> None:
@@ -235,6 +247,7 @@ def _allocation(one: Hold, node: Any) -> dict[str, object]:
         "instance_type": node.instance_type,
         "site": node.site,
         "gpus": node.gpus,
-        "network": f"net-{one.tenant_id}",
+        "network": network_of(one.tenant_id),
+        "blueprint_id": one.blueprint_id,
         "during": Range(node.held_at, None, bounds="[)"),
     }

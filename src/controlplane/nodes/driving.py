@@ -20,6 +20,8 @@ from controlplane.nodes.reporting import close_tickets, open_tickets
 from controlplane.nodes.states import NODE_STATES, NodeFacts, NodeSnapshot
 
 TASK_PREFIX = {"inspecting": "tsk", "qualifying": "tsk", "cleaning": "wip"}
+BOOTS: Mapping[str, boots.Purpose] = {"qualifying": "check", "deploying": "deploy", "cleaning": "wipe"}
+"""States that a bare machine spends on a boot of ours."""
 FREE_AGAIN = frozenset({"available", "quarantined", "maintenance"})
 OPERATION_ENDS: Mapping[str, str] = {
     "available": "succeeded",
@@ -46,8 +48,9 @@ def apply(session: Session, results: Sequence[Result]) -> None:
         if target is not None:
             entered.setdefault(target, []).append(result)
     _store_facts(session, results)
-    for state in TASK_PREFIX:
+    for state in {**TASK_PREFIX, **BOOTS}:
         begin_task(session, state, [one.claim.id for one in entered.get(state, [])])
+    _end_boots(session, entered)
     _activate(session, entered.get("active", []))
     _withdraw(session, entered.get("releasing", []))
     open_tickets(session, [one.claim.id for one in entered.get("quarantined", [])])
@@ -89,8 +92,11 @@ def _store_facts(session: Session, results: Sequence[Result]) -> None:
 
 def begin_task(session: Session, state: str, node_ids: Sequence[str]) -> None:
     """
-    The nodes have a fresh token for the state's work at the provider, and for a wipe its record; nothing for states without such work.
+    The nodes have a fresh token for the state's work at the provider, for a wipe its record, and, where we drive the machines ourselves, a
+    boot; nothing for states without such work.
     """
+    if node_ids and state in BOOTS:
+        _begin_boots(session, state, node_ids)
     if not node_ids or state not in TASK_PREFIX:
         return
     tokens = [{"node": one, "token": new_id(TASK_PREFIX[state])} for one in node_ids]
@@ -99,6 +105,55 @@ def begin_task(session: Session, state: str, node_ids: Sequence[str]) -> None:
     session.connection().execute(begun, tokens)
     if state == "cleaning":
         session.execute(insert(WipeRow), [{"id": one["token"], "node_id": one["node"]} for one in tokens])
+
+
+BARE = select(
+    NodeRow.id, NodeRow.address, NodeRow.gpus, NodeRow.allocation_id, AllocationRow.tenant_id, AllocationRow.instance_id,
+    AllocationRow.blueprint_id, ProviderRow.config,
+).join(ProviderRow, ProviderRow.id == NodeRow.provider_id).outerjoin(AllocationRow, AllocationRow.id == NodeRow.allocation_id)
+
+
+def _begin_boots(session: Session, state: str, node_ids: Sequence[str]) -> None:
+    """
+    Each bare machine among these has a boot of its own for what the state wants of it; earlier ones are over.
+    """
+    rows = session.execute(BARE.where(NodeRow.id.in_(node_ids), NodeRow.access != {})).all()
+    if not rows:
+        return
+    wanted = [_new_boot(session, row, BOOTS[state], NODE_STATES.by_name[state].longest_stay_s or 0.0) for row in rows]
+    begun = boots.begin_many(session, wanted)
+    table = NodeRow.__table__
+    noted = update(table).where(table.c.id == bindparam("node")).values(boot_id=bindparam("boot"))  # type: ignore[arg-type]
+    session.connection().execute(noted, [{"node": node_id, "boot": boot_id} for node_id, boot_id in begun.items()])
+
+
+def _new_boot(session: Session, row: Any, purpose: boots.Purpose, within_s: float) -> boots.NewBoot:
+    deploy = purpose == "deploy"
+    name = (row.instance_id if deploy else row.id).replace("_", "-")
+    return boots.NewBoot(
+        node_id=row.id,
+        purpose=purpose,
+        facts=boots.Facts(hostname=name, address=row.address),
+        within_s=within_s,
+        allocation_id=row.allocation_id if deploy else None,
+        tenant_id=row.tenant_id if deploy else None,
+        blueprint_id=row.blueprint_id if deploy else own_blueprint(session, purpose, row),
+    )
+
+
+def _end_boots(session: Session, entered: Mapping[str, Sequence[Result]]) -> None:
+    """
+    The token of a boot opens nothing any more once its machine is given back, put aside or done.
+    """
+    over = [
+        one.claim.row["boot_id"]
+        for state, results in entered.items()
+        if state in FREE_AGAIN or state == "releasing"
+        for one in results
+        if one.claim.row["boot_id"] is not None
+    ]
+    if over:
+        boots.end(session, over)
 
 
 def _activate(session: Session, results: Sequence[Result]) -> None:

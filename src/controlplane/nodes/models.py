@@ -5,7 +5,7 @@ Rows of the fleet: providers, nodes, who holds them, their wipes, holds and heal
 from datetime import datetime
 from typing import Any
 
-from sqlalchemy import CheckConstraint, ForeignKey, Index, LargeBinary, UniqueConstraint, text
+from sqlalchemy import CheckConstraint, ForeignKey, Identity, Index, LargeBinary, UniqueConstraint, text
 from sqlalchemy.dialects.postgresql import JSONB, TSTZRANGE, ExcludeConstraint, Range
 from sqlalchemy.orm import Mapped, mapped_column
 
@@ -95,12 +95,57 @@ class NodeRow(Moving, Base):
     """Token of the inspection, qualification or wipe under way: repeats find the first try by it."""
     inventory: Mapped[dict[str, Any]] = mapped_column(server_default=text("'{}'::jsonb"))
     """What inspection found; `findings` where it differs from what was bought."""
+    access: Mapped[dict[str, Any]] = mapped_column(server_default=text("'{}'::jsonb"))
+    """Where we drive the machine ourselves: {url, system, username} of its management controller; else empty."""
+    sealed: Mapped[bytes | None] = mapped_column(LargeBinary())
+    """The controller's password, sealed (kit.secrets) under the row's id; none: the provider's."""
+    address: Mapped[str | None]
+    """The machine's own address, as the operator or its tenant reaches it; none when unknown."""
+    boot_id: Mapped[str | None]
+    """The boot that was begun last, where we drive the machine ourselves."""
     health: Mapped[str] = mapped_column(server_default="ok")
     """Worst class of its open reports: ok, info, block_allocation, drain, quarantine."""
     health_since: Mapped[datetime] = mapped_column(server_default=CpClock())
     """When its health came to be what it is."""
     labels: Mapped[dict[str, Any]] = mapped_column(server_default=text("'{}'::jsonb"))
     """Free key-value pairs of the operator."""
+
+
+class NodePortRow(Base):
+    """
+    Where one network port of a node ends; a switch's port belongs to one node.
+    """
+
+    __tablename__ = "node_ports"
+    __table_args__ = (UniqueConstraint("provider_id", "switch", "port"),)
+
+    node_id: Mapped[str] = mapped_column(ForeignKey("nodes.id"), primary_key=True)
+    """Whose."""
+    name: Mapped[str] = mapped_column(primary_key=True)
+    """The machine's name of it."""
+    provider_id: Mapped[str] = mapped_column(ForeignKey("providers.id"))
+    """The fabric."""
+    switch: Mapped[str]
+    """The switch by the fabric's name."""
+    port: Mapped[str]
+    """The port by the switch's name."""
+
+
+class NetworkRow(Base):
+    """
+    A tenant network; its number is never used for another.
+    """
+
+    __tablename__ = "networks"
+
+    name: Mapped[str] = mapped_column(primary_key=True)
+    """A function of the tenant's id."""
+    tenant_id: Mapped[str] = mapped_column(ForeignKey("tenants.id"))
+    """Whose."""
+    segment: Mapped[int] = mapped_column(Identity(always=True, start=10001, minvalue=10001, maxvalue=16777215), unique=True)
+    """Its number in fabrics (a VNI)."""
+    created_at: Mapped[datetime] = mapped_column(server_default=CpClock())
+    """Database clock."""
 
 
 class AllocationRow(Base):
@@ -153,6 +198,8 @@ class AllocationRow(Base):
     """Whether its GPUs count against quota; false once a replacement has taken the charge over."""
     leaving: Mapped[bool] = mapped_column(server_default=text("false"))
     """Whether an update takes it out of its cluster."""
+    blueprint_id: Mapped[str | None]
+    """What the node boots with for this tenant, where we drive the machine ourselves."""
     end_reason: Mapped[str] = mapped_column(server_default="")
     """`released`, `node_failed`, `cancelled`."""
 

@@ -4,25 +4,25 @@ Providers as operators register them, their secrets, and the machines that are e
 
 import json
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from importlib.metadata import entry_points
 from typing import Any
 
-from sqlalchemy import func, select, update
+from sqlalchemy import func, insert, select, update
 from sqlalchemy.dialects.postgresql import insert as upsert
 from sqlalchemy.exc import IntegrityError
 from sqlalchemy.orm import Session
 
 from controlplane.catalog import service as catalog
 from controlplane.kit.clock import CpClock
-from controlplane.kit.errors import FieldError, Invalid, NameTaken, NotFound, Unavailable
+from controlplane.kit.errors import Conflict, FieldError, Invalid, NameTaken, NotFound, Unavailable
 from controlplane.kit.events import Event, Move, record
 from controlplane.kit.ids import new_id
 from controlplane.kit.paging import Page, PageAsk, fetch_page
 from controlplane.kit.secrets import Sealer
 from controlplane.nodes import repository
 from controlplane.nodes.errors import ProviderInUse, UnknownAdapter
-from controlplane.nodes.models import NodeRow, ProviderRow
+from controlplane.nodes.models import NodePortRow, NodeRow, ProviderRow
 from controlplane.nodes.states import NODE_STATES
 
 ADAPTERS = "controlplane.providers"  # the entry point group
@@ -54,6 +54,38 @@ class NewProvider:
 
 
 @dataclass(frozen=True, slots=True)
+class NewController:
+    """
+    How a machine that we drive ourselves is reached.
+    """
+
+    url: str
+    """Root of its management controller."""
+    system: str = ""
+    """The machine among the controller's systems; empty where there is one."""
+    username: str = ""
+    """Account; empty: the provider's."""
+    password: str = field(default="", repr=False)
+    """Sealed at once; empty: the provider's."""
+
+
+@dataclass(frozen=True, slots=True)
+class NewPort:
+    """
+    Where one network port of a machine ends.
+    """
+
+    name: str
+    """The machine's name of it."""
+    fabric_id: str
+    """The provider that is the fabric."""
+    switch: str
+    """The switch by the fabric's name."""
+    port: str
+    """The port by the switch's name."""
+
+
+@dataclass(frozen=True, slots=True)
 class NewNode:
     """
     A node to be enrolled.
@@ -73,6 +105,12 @@ class NewNode:
     """What it is sold as."""
     gpus: int
     """How many it should have; 0: as many as its type."""
+    controller: NewController | None = None
+    """Where we drive the machine ourselves."""
+    address: str | None = None
+    """The machine's own address; None when unknown."""
+    ports: tuple[NewPort, ...] = ()
+    """Its wiring, where it is known."""
 
 
 def seal_secrets(sealer: Sealer | None, provider_id: str, secrets: Mapping[str, str]) -> bytes | None:
@@ -216,51 +254,46 @@ def _change(session: Session, row: ProviderRow, state: str) -> None:
     record(session, [Event(f"provider.{state}", "provider", row.id, data={"state": state, "before": before})])
 
 
-def enroll_from(session: Session, provider_id: str, nodes: Iterable[NewNode]) -> list[str]:
+def enroll_from(session: Session, provider_id: str, nodes: Iterable[NewNode], sealer: Sealer | None = None) -> list[str]:
     """
-    As `enroll`, at the provider's site, after every type was found in the catalog. Raises Invalid, and for an unknown provider too.
+    As `enroll`, at the provider's site, after every type and fabric was found. Raises Invalid, and for an unknown provider too.
     """
     try:
         provider = get_provider(session, provider_id)
     except NotFound:
         raise _invalid("body.provider_id", "unknown_provider", "There is no such provider.") from None
     facts, checked, wrong = catalog.instance_facts(session), [], []
-    for place, one in enumerate(nodes):
+    wanted = list(nodes)
+    fabrics = repository.read_providers(session, [port.fabric_id for one in wanted for port in one.ports])
+    for place, one in enumerate(wanted):
         kind = facts.get(one.instance_type)
         if kind is None:
             words = f"There is no type {one.instance_type[:60]}."
             wrong.append(FieldError(f"body.nodes.{place}.instance_type", "unknown_instance_type", words))
-        else:
-            checked.append(replace(one, gpus=one.gpus or kind.gpus))
+            continue
+        for number, port in enumerate(one.ports):
+            if port.fabric_id not in fabrics:
+                where = f"body.nodes.{place}.ports.{number}.fabric_id"
+                wrong.append(FieldError(where, "unknown_provider", "There is no such provider."))
+        checked.append(replace(one, gpus=one.gpus or kind.gpus))
     if wrong:
         raise Invalid(wrong[0].message, errors=wrong[:50])
-    return enroll(session, provider_id, provider.site, checked)
+    return enroll(session, provider_id, provider.site, checked, sealer)
 
 
-def enroll(session: Session, provider_id: str, site: str, nodes: Iterable[NewNode]) -> list[str]:
+def enroll(session: Session, provider_id: str, site: str, nodes: Iterable[NewNode], sealer: Sealer | None = None) -> list[str]:
     """
     Nodes that were not known are enrolled and go through inspection, checks and a wipe before they are available; their ids are returned.
+
+    Raises Unavailable for a password where there is nothing to seal it with, Conflict for a switch port that another node has.
     """
-    rows = [
-        {
-            "id": new_id("nod"),
-            "provider_id": provider_id,
-            "ref": one.ref,
-            "site": site,
-            "block": one.block,
-            "leaf": one.leaf,
-            "rack": one.rack,
-            "nvlink_domain": one.nvlink_domain,
-            "instance_type": one.instance_type,
-            "gpus": one.gpus,
-            "state": NODE_STATES.initial,
-        }
-        for one in nodes
-    ]
+    rows = [_enrolled(one, provider_id, site, sealer) for one in nodes]
     if not rows:
         return []
+    ports = {row["id"]: row.pop("ports") for row in rows}
     statement = upsert(NodeRow).on_conflict_do_nothing(index_elements=["provider_id", "ref"]).returning(NodeRow.id)
     ids = list(session.execute(statement, rows).scalars())
+    _wire(session, {one: ports[one] for one in ids})
     stay = NODE_STATES.by_name[NODE_STATES.initial].longest_stay_s
     session.execute(
         update(NodeRow).where(NodeRow.id.in_(ids)).values(deadline_at=CpClock() + func.make_interval(0, 0, 0, 0, 0, 0, stay))
@@ -271,6 +304,54 @@ def enroll(session: Session, provider_id: str, site: str, nodes: Iterable[NewNod
         [Move("node", one, "", NODE_STATES.initial, "enrolled") for one in ids],
     )
     return ids
+
+
+def _enrolled(one: NewNode, provider_id: str, site: str, sealer: Sealer | None) -> dict[str, Any]:
+    node_id = new_id("nod")
+    access, sealed = {}, None
+    if one.controller is not None:
+        access = {"url": one.controller.url, "system": one.controller.system, "username": one.controller.username}
+        sealed = _seal_password(sealer, node_id, one.controller.password)
+    return {
+        "id": node_id,
+        "provider_id": provider_id,
+        "ref": one.ref,
+        "site": site,
+        "block": one.block,
+        "leaf": one.leaf,
+        "rack": one.rack,
+        "nvlink_domain": one.nvlink_domain,
+        "instance_type": one.instance_type,
+        "gpus": one.gpus,
+        "state": NODE_STATES.initial,
+        "access": access,
+        "sealed": sealed,
+        "address": one.address,
+        "ports": one.ports,
+    }
+
+
+def _seal_password(sealer: Sealer | None, node_id: str, password: str) -> bytes | None:
+    if not password:
+        return None
+    if sealer is None:
+        raise Unavailable("This installation has no master key, so it takes no secrets.", code="no_master_key")
+    return sealer.seal(password.encode(), table="nodes", column="sealed", row=node_id)
+
+
+def _wire(session: Session, ports: Mapping[str, Iterable[NewPort]]) -> None:
+    rows = [
+        {"node_id": node_id, "name": one.name, "provider_id": one.fabric_id, "switch": one.switch, "port": one.port}
+        for node_id, some in ports.items()
+        for one in some
+    ]
+    if not rows:
+        return
+    try:
+        with session.begin_nested():
+            session.execute(insert(NodePortRow), rows)
+    except IntegrityError:
+        raise Conflict("A switch port, or a port's name, is named twice or belongs to another node.", code="port_taken") from None
 
 
 def _invalid(field: str, code: str, words: str) -> Invalid:

@@ -10,8 +10,8 @@ from sqlalchemy.orm import Session
 
 from controlplane.catalog.service import InstanceType
 from controlplane.kit.clock import CpClock
-from controlplane.nodes.models import AllocationRow, HoldRow, NodeRow, ProviderRow
-from controlplane.nodes.states import Expected, NodeSnapshot, ProviderRef, Tenancy
+from controlplane.nodes.models import AllocationRow, HoldRow, NetworkRow, NodePortRow, NodeRow, ProviderRow
+from controlplane.nodes.states import Access, Boot, Expected, NodeSnapshot, ProviderRef, Tenancy, Wire
 
 OPEN = ("held", "active", "releasing")
 
@@ -41,9 +41,10 @@ TENANCIES = select(
     AllocationRow.project_id,
     AllocationRow.cluster_id,
     AllocationRow.network,
+    NetworkRow.segment,
     AllocationRow.state,
     AllocationRow.release_accepted_at,
-)
+).join(NetworkRow, NetworkRow.name == AllocationRow.network)
 
 
 def read_snapshots(session: Session, rows: Sequence[Any], facts: dict[str, InstanceType]) -> dict[str, NodeSnapshot]:
@@ -53,14 +54,35 @@ def read_snapshots(session: Session, rows: Sequence[Any], facts: dict[str, Insta
     held = [row["allocation_id"] for row in rows if row["allocation_id"] is not None]
     found = session.execute(TENANCIES.where(AllocationRow.id.in_(held))) if held else ()
     tenancies = {row.id: Tenancy(*row) for row in found}
-    providers = read_providers(session, [row["provider_id"] for row in rows])
+    bare = [row["id"] for row in rows if row["access"]]
+    ports = session.execute(select(NodePortRow).where(NodePortRow.node_id.in_(bare))).scalars().all() if bare else ()
+    providers = read_providers(session, [*(row["provider_id"] for row in rows), *(port.provider_id for port in ports)])
+    wires: dict[str, list[Wire]] = {}
+    for port in sorted(ports, key=lambda one: one.name):
+        wires.setdefault(port.node_id, []).append(Wire(port.name, providers[port.provider_id], port.switch, port.port))
+    boots_ = boots.views(session, [row["boot_id"] for row in rows if row["boot_id"]])
     return {
-        row["id"]: _snapshot(row, tenancies.get(row["allocation_id"]), providers[row["provider_id"]], facts[row["instance_type"]])
+        row["id"]: _snapshot(
+            row,
+            tenancies.get(row["allocation_id"]),
+            providers[row["provider_id"]],
+            facts[row["instance_type"]],
+            wires.get(row["id"], ()),
+            boots_.get(row["boot_id"]),
+        )
         for row in rows
     }
 
 
-def _snapshot(node: Any, tenancy: Tenancy | None, provider: ProviderRef, facts: InstanceType) -> NodeSnapshot:
+def _snapshot(
+    node: Any,
+    tenancy: Tenancy | None,
+    provider: ProviderRef,
+    facts: InstanceType,
+    wires: Sequence[Wire],
+    boot: Boot | None,
+) -> NodeSnapshot:
+    access = node["access"]
     return NodeSnapshot(
         id=node["id"],
         state=node["state"],
@@ -72,6 +94,10 @@ def _snapshot(node: Any, tenancy: Tenancy | None, provider: ProviderRef, facts: 
         tenancy=tenancy,
         cancel=tenancy is not None and tenancy.state == "releasing",
         health=node["health"],
+        access=Access(access["url"], access.get("system", ""), access.get("username", ""), node["sealed"]) if access else None,
+        boot=boot,
+        wires=tuple(wires),
+        inventory=node["inventory"],
     )
 
 
@@ -182,7 +208,12 @@ def allocations_of(cluster_ids: Sequence[str]) -> Any:
     """
     return (
         select(
-            AllocationRow, NodeRow.ref, NodeRow.state.label("node_state"), NodeRow.provider_id, NodeRow.health.label("node_health")
+            AllocationRow,
+            NodeRow.ref,
+            NodeRow.state.label("node_state"),
+            NodeRow.provider_id,
+            NodeRow.health.label("node_health"),
+            NodeRow.address,
         )
         .join(NodeRow, NodeRow.id == AllocationRow.node_id)
         .where(AllocationRow.cluster_id.in_(cluster_ids), AllocationRow.state != "ended")

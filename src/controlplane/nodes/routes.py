@@ -15,8 +15,6 @@ from controlplane.nodes.schemas import (
     ActionsOut,
     AvailabilityList,
     AvailabilityOut,
-    EnrollBody,
-    Enrolled,
     HoldOut,
     HoldPlace,
     MoveOut,
@@ -30,6 +28,7 @@ from controlplane.nodes.schemas import (
     WipeOut,
 )
 from controlplane.nodes.states import NODE_STATES
+from controlplane.nodes.wire import EnrollBody, Enrolled
 from controlplane.web.call import Call, Reply
 from controlplane.web.endpoint import endpoint
 from controlplane.web.schemas import ListOf, Out
@@ -94,7 +93,7 @@ def enroll_nodes(call: Call, body: EnrollBody) -> Enrolled:
     """
     Machines of a provider are known by name, and are inspected, checked and wiped before they are available. Known ones are left alone.
     """
-    ids = service.enroll_from(call.session, body.provider_id, [one.new() for one in body.nodes])
+    ids = service.enroll_from(call.session, body.provider_id, [one.new() for one in body.nodes], call.sealer)
     call.audit_target = body.provider_id
     call.audit_detail = {"enrolled": len(ids), "asked": len(body.nodes)}
     for one in ids[:1]:  # one call is enough: workers look for all that is due

@@ -12,7 +12,7 @@ from pydantic import AfterValidator, AwareDatetime, Field, JsonValue, SecretStr,
 
 from controlplane.kit.events import HistoryRow
 from controlplane.nodes.models import AllocationRow, ProviderRow, WipeRow
-from controlplane.nodes.service import ACTIONS, Availability, NewNode, NodeView, allowed_actions
+from controlplane.nodes.service import ACTIONS, Availability, NodeView, allowed_actions
 from controlplane.web.schemas import Body, Condition, Moment, Name, Out, Status, check_text
 
 LONGEST_REASON = 500
@@ -158,46 +158,6 @@ class ProviderOut(Out):
         """
         fields = {name: getattr(row, name) for name in cls.model_fields if name != "has_secrets"}
         return cls.model_validate({**fields, "has_secrets": row.sealed is not None})
-
-
-class NodeEnroll(Body):
-    """
-    A machine to be taken into the fleet.
-    """
-
-    ref: Place = Field(description="Its name at the provider.", examples=["gpu-0041"])
-    block: Place = Field(description="Spine group.", examples=["b1"])
-    leaf: Place = Field(description="Where its rails meet.", examples=["b1-l2"])
-    rack: Place = Field(description="Which rack.", examples=["b1-r07"])
-    nvlink_domain: Place | None = Field(
-        default=None, description="The rack-wide NVLink domain; null where the node is its own.", examples=[None]
-    )
-    instance_type: Place = Field(description="What it is sold as.", examples=["hgx-h100-8"])
-    gpus: int | None = Field(default=None, ge=1, le=1024, description="How many GPUs were bought; null: as many as the type has.")
-
-    def new(self) -> NewNode:
-        """
-        As the service takes it.
-        """
-        return NewNode(self.ref, self.block, self.leaf, self.rack, self.nvlink_domain, self.instance_type, self.gpus or 0)
-
-
-class EnrollBody(Body):
-    """
-    Machines of one provider.
-    """
-
-    provider_id: ShortText = Field(description="Who drives them.", examples=["prv_01k5x7p3r8w2v6t9q4n0m1c2d3"])
-    nodes: list[NodeEnroll] = Field(min_length=1, max_length=1000, description="The machines; known ones are left alone.")
-
-
-class Enrolled(Out):
-    """
-    What came of it.
-    """
-
-    enrolled: list[str] = Field(description="Ids of the new nodes.", examples=[["nod_01k5x7p3r8w2v6t9q4n0m1c2d3"]])
-    known: int = Field(description="How many were enrolled already, or named twice.", examples=[0])
 
 
 class TenancyOut(Out):

@@ -88,10 +88,64 @@ class Tenancy:
     """For which cluster."""
     network: str
     """Tenant network."""
+    segment: int
+    """The network's number in fabrics."""
     state: str
     """held, active or releasing."""
     release_accepted_at: datetime | None
     """When giving it back was accepted."""
+
+
+@dataclass(frozen=True, slots=True)
+class Access:
+    """
+    How a bare machine's management controller is reached; the secret stays sealed until a call is made.
+    """
+
+    url: str
+    """Root of the controller."""
+    system: str = ""
+    """The machine among the controller's systems; empty where there is one."""
+    username: str = ""
+    """Account; empty: the provider's."""
+    sealed: bytes | None = None
+    """Sealed password; None: the provider's."""
+
+
+@dataclass(frozen=True, slots=True)
+class Wire:
+    """
+    Where one of a node's network ports ends.
+    """
+
+    name: str
+    """The machine's name of it."""
+    provider: ProviderRef
+    """The fabric."""
+    switch: str
+    """The switch by the fabric's name."""
+    port: str
+    """The port by the switch's name."""
+
+
+@dataclass(frozen=True, slots=True)
+class Boot:
+    """
+    The boot that is under way on a bare machine, as its own reports tell.
+    """
+
+    id: str
+    """`bot_…`."""
+    state: str
+    """made, fetched, reporting, ready, failed or ended."""
+    age_s: float
+    """Since it was made."""
+    ready_at: datetime | None = None
+    """When everything was reported good."""
+    failure: str = ""
+    """Stable code and words of what went wrong."""
+    checks: tuple[dict[str, str], ...] = ()
+    """What a check or wipe boot reported: [{name, result, detail}]."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -134,6 +188,14 @@ class NodeSnapshot:
     """Whether its allocation was given back while it was being deployed."""
     health: str = "ok"
     """Worst class of its open reports."""
+    access: Access | None = None
+    """Its controller, where we drive the machine ourselves."""
+    boot: Boot | None = None
+    """The boot that was begun last, where we drive the machine ourselves."""
+    wires: tuple[Wire, ...] = ()
+    """Its ports, where an operator told us how they are wired."""
+    inventory: dict[str, Any] = field(default_factory=dict)
+    """What inspection found: the baseline that a wiped machine is compared with."""
 
 
 @dataclass(frozen=True, slots=True)

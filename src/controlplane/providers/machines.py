@@ -59,8 +59,8 @@ class Inventory:
 
     gpu_model: str
     """As in the catalog, for example `H100-SXM5-80GB`; empty when the peer cannot tell."""
-    gpus: int
-    """Number of GPUs seen."""
+    gpus: int | None
+    """Number of GPUs seen; None when the peer cannot see any."""
     memory_gib: int
     """Main memory in GiB; 0 when unknown."""
     cpus: int

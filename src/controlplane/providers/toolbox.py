@@ -24,6 +24,8 @@ from controlplane.providers.errors import (
     Unknown,
     Unsupported,
 )
+from controlplane.providers.fabrics import Fabrics
+from controlplane.providers.hardware import Controller, Hardware
 from controlplane.providers.machines import Machines
 from controlplane.providers.registry import AdapterInput, build_adapter
 
@@ -35,7 +37,8 @@ CAP = 16  # calls in flight per provider and process
 CAP_WAIT_S = 5.0
 LOOK_AGAIN_S = 5.0
 RETIRED_FOR_S = 120.0
-OURS = frozenset({"read_lag_s"})  # settings of a provider that are for us, not for its adapter
+OURS = frozenset({"read_lag_s", "boot", "first_call_s", "diskless", "gpu_models"})
+"""Settings of a provider that are for us, not for its adapter."""
 
 
 class Reachable(Protocol):
@@ -120,6 +123,13 @@ class Guarded:
         self._adapter = adapter
         self._circuit = circuit
 
+    @property
+    def unguarded(self) -> object:
+        """
+        The adapter itself, for a guard of another kind.
+        """
+        return self._adapter
+
     def __getattr__(self, name: str) -> Any:
         target = getattr(self._adapter, name)
         if not callable(target):
@@ -149,11 +159,20 @@ class Toolbox:
     """
 
     def __init__(
-        self, *, deployment: str, now: Callable[[], datetime], open_secrets: Callable[[str, bytes | None], Mapping[str, str]]
+        self,
+        *,
+        deployment: str,
+        now: Callable[[], datetime],
+        open_secrets: Callable[[str, bytes | None], Mapping[str, str]],
+        open_password: Callable[[str, bytes | None], str] = lambda _node, _sealed: "",
+        seed_url: Callable[[str], str] = lambda _boot: "",
     ) -> None:
         self.deployment = deployment
         self.now = now
+        self.seed_url = seed_url
+        """Where the controller of a machine finds the seed of a boot; bears the boot's token and stays out of logs."""
         self._open_secrets = open_secrets
+        self._open_password = open_password
         self._adapters: dict[str, tuple[int, object]] = {}
         self._retired: list[tuple[float, object]] = []
         self._circuits: dict[str, Circuit] = {}
@@ -211,6 +230,34 @@ class Toolbox:
         The provider as a maker of clusters.
         """
         return cast("Clusters", self.adapter(provider))
+
+    def hardware(self, provider: Reachable, ref: str) -> Hardware:
+        """
+        The provider as a kind of management controller, guarded for the one machine: controllers that hang cost the others nothing.
+
+        Raises Unsupported when it is none.
+        """
+        adapter = self.adapter(provider)
+        if not hasattr(adapter, "boot_from"):
+            raise Unsupported("this provider drives no bare machines")
+        with self._lock:
+            circuit = self._circuits.setdefault(f"{provider.id}/{ref}", Circuit(threading.BoundedSemaphore(1)))
+        return cast("Hardware", Guarded(adapter.unguarded, circuit))
+
+    def controller(self, ref: str, *, url: str, system: str, username: str, sealed: bytes | None) -> Controller:
+        """
+        How the machine's controller is reached, its password opened.
+        """
+        return Controller(ref, url, username, self._open_password(ref, sealed), system)
+
+    def fabric(self, provider: Reachable) -> Fabrics:
+        """
+        The provider as a network fabric. Raises Unsupported when it is none.
+        """
+        adapter = self.adapter(provider)
+        if not hasattr(adapter, "attach"):
+            raise Unsupported("this provider is no fabric")
+        return cast("Fabrics", adapter)
 
     def jobs(self, provider: Reachable) -> SupportsJobs:
         """

@@ -6,20 +6,37 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from controlplane.kit.outcome import Outcome
-from controlplane.nodes.steps.cleaning import clean
-from controlplane.nodes.steps.deploying import deploy
-from controlplane.nodes.steps.enrolled import begin
-from controlplane.nodes.steps.inspecting import inspect
-from controlplane.nodes.steps.qualifying import qualify
-from controlplane.nodes.steps.releasing import release
+from controlplane.nodes.states import NodeSnapshot
+from controlplane.nodes.steps import cleaning, deploying, enrolled, inspecting, qualifying, releasing
+from controlplane.nodes.steps.metal import cleaning as metal_cleaning
+from controlplane.nodes.steps.metal import deploying as metal_deploying
+from controlplane.nodes.steps.metal import inspecting as metal_inspecting
+from controlplane.nodes.steps.metal import is_bare
+from controlplane.nodes.steps.metal import qualifying as metal_qualifying
+from controlplane.nodes.steps.metal import releasing as metal_releasing
 from controlplane.nodes.steps.reserved import reserve
+from controlplane.providers.toolbox import Toolbox
+
+Step = Callable[[NodeSnapshot, Toolbox], Outcome]
+
+
+def _either(owned: Step, bare: Step) -> Callable[[Any, Any], Outcome]:
+    """
+    The first for a machine whose provider owns its whole life, the second for one that we drive through its controller.
+    """
+
+    def step(node: NodeSnapshot, tools: Toolbox) -> Outcome:
+        return bare(node, tools) if is_bare(node) else owned(node, tools)
+
+    return step
+
 
 STEPS: Mapping[str, Callable[[Any, Any], Outcome]] = {
-    "enrolled": begin,
-    "inspecting": inspect,
-    "qualifying": qualify,
+    "enrolled": _either(enrolled.begin, metal_inspecting.meet),
+    "inspecting": _either(inspecting.inspect, metal_inspecting.inspect),
+    "qualifying": _either(qualifying.qualify, metal_qualifying.qualify),
     "reserved": reserve,
-    "deploying": deploy,
-    "releasing": release,
-    "cleaning": clean,
+    "deploying": _either(deploying.deploy, metal_deploying.deploy),
+    "releasing": _either(releasing.release, metal_releasing.release),
+    "cleaning": _either(cleaning.clean, metal_cleaning.clean),
 }

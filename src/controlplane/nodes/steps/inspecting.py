@@ -37,7 +37,9 @@ def find_differences(expected: Expected, seen: Inventory) -> list[dict[str, str]
     Every difference between what was bought and what was found, as {check, severity, message}.
     """
     findings = []
-    if seen.gpus != expected.gpus:
+    if seen.gpus is None:
+        findings.append(_finding("gpu_count", "info", f"not seen from outside; {expected.gpus} expected"))
+    elif seen.gpus != expected.gpus:
         findings.append(_finding("gpu_count", "blocking", f"{seen.gpus} GPUs found, {expected.gpus} expected"))
     if seen.gpu_model and seen.gpu_model != expected.gpu_model:
         findings.append(_finding("gpu_model", "blocking", f"{seen.gpu_model} found, {expected.gpu_model} expected"))

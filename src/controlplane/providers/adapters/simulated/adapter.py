@@ -143,7 +143,7 @@ class SimulatedProvider:
         """
         able = Capabilities(
             version=VERSION,
-            products=("slurm",),
+            products=("slurm", "baremetal"),
             job_output=True,
             drain=True,
             accounts=True,

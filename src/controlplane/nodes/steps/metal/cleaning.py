@@ -1,0 +1,91 @@
+"""
+Wiping a bare machine between tenants, in this order: off every network, power cut, our wipe image booted from the virtual drive,
+what it wiped and read back reported by itself, power cut again, and the machine compared with the baseline that its inspection stored.
+"""
+
+from typing import Any
+
+from controlplane.kit.outcome import Advance, Fail, Outcome, Wait
+from controlplane.nodes.states import Boot, NodeFacts, NodeSnapshot
+from controlplane.nodes.steps.metal.inspecting import as_stored
+from controlplane.nodes.steps.metal.ports import apart, detach
+from controlplane.nodes.steps.metal.power import as_checks, boot_acts, cut, dark, eject, go_to, present_boot
+from controlplane.nodes.steps.metal.sequence import Act, Machine, run
+from controlplane.providers.toolbox import Toolbox
+
+RETRY_S = 10.0
+DISKS = "disks_counted"
+
+
+def clean(node: NodeSnapshot, tools: Toolbox) -> Outcome:
+    """
+    The machine wiped itself under our image, every disk that inspection had counted was among what it wiped, and it is still the machine
+    that was inspected; or it is put aside.
+    """
+    return run(ACTS, node, tools)
+
+
+def _compare(machine: Machine) -> Outcome:
+    seen = machine.hardware.take_inventory(machine.controller)
+    if not seen.complete:
+        return Wait("Part of the machine cannot be read yet.", RETRY_S, detail="; ".join(seen.unread)[:2000])
+    view = machine.hardware.observe(machine.controller)
+    if view.media is not None or view.power != "off":
+        return Wait("The machine is not at rest yet.", RETRY_S, step="down")
+    boot, baseline = present_boot(machine), machine.node.inventory.get("hardware", {})
+    checks = (*as_checks(boot.checks), _disks_match(boot, len(seen.drives)), *differences(baseline, as_stored(seen)))
+    return _judge(machine.node, boot, checks)
+
+
+def _disks_match(boot: Boot, drives: int) -> dict[str, str]:
+    """
+    As many disks were wiped as the controller counts; it may not see any, and then it proves nothing.
+    """
+    wiped = sum(1 for one in boot.checks if one["name"].startswith("disk:") and one["result"] == "passed")
+    result = "not_measured" if drives == 0 else "passed" if wiped >= drives else "failed"
+    return {"name": "disks_match", "result": result, "detail": f"{wiped} wiped, {drives} seen from outside"}
+
+
+def differences(baseline: dict[str, Any], now: dict[str, Any]) -> tuple[dict[str, str], ...]:
+    """
+    One check for each part of the baseline: the machine's identity, its GPUs, drives, ports and firmware are what inspection had found.
+    """
+    if not baseline:
+        return ({"name": "baseline", "result": "failed", "detail": "the machine was never inspected"},)
+    checks = []
+    for part in ("uuid", "gpus", "drives", "nics", "firmware"):
+        before, after = baseline.get(part), now.get(part)
+        same = before == after
+        detail = "" if same else _words(before, after)
+        checks.append({"name": f"baseline_{part}", "result": "passed" if same else "failed", "detail": detail})
+    return tuple(checks)
+
+
+def _words(before: Any, after: Any) -> str:
+    if isinstance(before, dict) and isinstance(after, dict):
+        changed = sorted(name for name in before.keys() | after.keys() if before.get(name) != after.get(name))
+        return "; ".join(f"{name}: {before.get(name, 'none')} -> {after.get(name, 'none')}" for name in changed[:20])
+    return f"{before} -> {after}"[:500]
+
+
+def _judge(node: NodeSnapshot, boot: Boot, checks: tuple[dict[str, str], ...]) -> Outcome:
+    assert node.task_id is not None
+    facts = NodeFacts(wipe_id=node.task_id, wipe_finished_at=boot.ready_at, checks=checks)
+    failed = [one["name"] for one in checks if one["result"] == "failed"]
+    if failed:
+        return Fail("wipe_failed", f"Not wiped, or not the same: {', '.join(failed)}.", facts=facts)
+    if not any(one["name"] == DISKS and one["result"] == "passed" for one in checks):
+        return Fail("wipe_not_performed", "The machine did not report its disks wiped.", facts=facts)
+    verified = NodeFacts(wipe_id=node.task_id, wipe_finished_at=boot.ready_at, wipe_verified=True, checks=checks)
+    return Advance("available", "Wiped and verified.", facts=verified)
+
+
+ACTS = (
+    Act("detach", detach),
+    Act("apart", apart),
+    *boot_acts("wipe_failed", go_to("down")),
+    Act("down", cut),
+    Act("still", dark),
+    Act("eject", eject),
+    Act("compare", _compare),
+)

@@ -1,0 +1,72 @@
+"""
+What a bare machine has, read from its controller.
+"""
+
+from dataclasses import asdict
+from typing import Any
+
+from controlplane.kit.outcome import Advance, Fail, Outcome, Wait
+from controlplane.nodes.states import NodeFacts, NodeSnapshot
+from controlplane.nodes.steps.inspecting import find_differences
+from controlplane.nodes.steps.metal.models import catalog_model
+from controlplane.nodes.steps.metal.sequence import begin
+from controlplane.providers.hardware import HardwareInventory
+from controlplane.providers.machines import Inventory
+from controlplane.providers.toolbox import Toolbox
+
+RETRY_S = 10.0
+
+
+def meet(node: NodeSnapshot, tools: Toolbox) -> Outcome:
+    """
+    The node goes on to inspection once its controller answers.
+    """
+    machine = begin(node, tools)
+    machine.hardware.observe(machine.controller)
+    return Advance("inspecting")
+
+
+def inspect(node: NodeSnapshot, tools: Toolbox) -> Outcome:
+    """
+    The inventory has been read out of band and differences from what was bought are findings; a part that did not answer proves nothing.
+    """
+    machine = begin(node, tools)
+    seen = machine.hardware.take_inventory(machine.controller)
+    if not seen.complete:
+        return Wait("Part of its inventory cannot be read yet.", RETRY_S, detail="; ".join(seen.unread)[:2000])
+    found = summarize(seen, node.provider.config.get("gpu_models", {}))
+    findings = find_differences(node.expected, found)
+    facts = NodeFacts(inventory={**asdict(found), "findings": findings, "hardware": as_stored(seen)})
+    if any(one["severity"] == "blocking" for one in findings):
+        return Fail("inventory_mismatch", "; ".join(one["message"] for one in findings), facts=facts)
+    return Advance("qualifying", facts=facts)
+
+
+def summarize(seen: HardwareInventory, models: dict[str, str]) -> Inventory:
+    """
+    The inventory in the words of the catalog. A controller that shows no GPU at all may not see any: their number is then unknown.
+    """
+    named = sorted({catalog_model(gpu.model, models) for gpu in seen.gpus})
+    return Inventory(
+        gpu_model=named[0] if len(named) == 1 else "",
+        gpus=len(seen.gpus) or None,
+        memory_gib=seen.memory_gib,
+        cpus=seen.cpus,
+        serial=seen.serial,
+        firmware=seen.firmware,
+    )
+
+
+def as_stored(seen: HardwareInventory) -> dict[str, Any]:
+    """
+    What later comparisons need, as plain values.
+    """
+    return {
+        "uuid": seen.uuid,
+        "vendor": seen.vendor,
+        "model": seen.model,
+        "gpus": [{"slot": one.slot, "model": one.model, "serial": one.serial} for one in seen.gpus],
+        "nics": [{"name": one.name, "mac": one.mac} for one in seen.nics],
+        "drives": [{"name": one.name, "serial": one.serial, "size_bytes": one.size_bytes} for one in seen.drives],
+        "firmware": seen.firmware,
+    }

@@ -1,0 +1,106 @@
+"""
+Acts in order: each is at most one outside call, its name is the row's step, and doing it again changes nothing.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from controlplane.kit.outcome import Fail, Outcome, Wait
+from controlplane.nodes.states import NodeSnapshot
+from controlplane.providers.hardware import Controller, Hardware
+from controlplane.providers.toolbox import Toolbox
+
+POLL_S = 2.0
+
+
+@dataclass(frozen=True, slots=True)
+class Machine:
+    """
+    One machine as an act sees it.
+    """
+
+    node: NodeSnapshot
+    """What our rows say."""
+    controller: Controller
+    """How its controller is reached."""
+    hardware: Hardware
+    """The adapter."""
+    tools: Toolbox
+    """Everything else."""
+
+
+Done = None
+"""What an act answers when the next one may begin."""
+
+
+@dataclass(frozen=True, slots=True)
+class Act:
+    """
+    One part of a state.
+    """
+
+    name: str
+    """The row's step while it is under way."""
+    do: Callable[[Machine], Outcome | None]
+    """Makes its call and says what to wait for, or None when the next act may begin."""
+
+
+def begin(node: NodeSnapshot, tools: Toolbox) -> Machine:
+    """
+    The machine of this node.
+    """
+    access = node.access
+    assert access is not None
+    controller = tools.controller(node.id, url=access.url, system=access.system, username=access.username, sealed=access.sealed)
+    return Machine(node, controller, tools.hardware(node.provider, node.id), tools)
+
+
+def run(acts: Sequence[Act], node: NodeSnapshot, tools: Toolbox) -> Outcome:
+    """
+    The outcome of the act that the row stands at; the last act decides what becomes of the node. An unknown step begins anew.
+    """
+    names = [act.name for act in acts]
+    place = names.index(node.step) if node.step in names else 0
+    outcome = acts[place].do(begin(node, tools))
+    if outcome is not None:
+        return _standing(outcome, names[place])
+    following = acts[place + 1]
+    return Wait(node_words(following.name), 0.0, step=following.name)
+
+
+def _standing(outcome: Outcome, name: str) -> Outcome:
+    if isinstance(outcome, Wait) and outcome.step is None:
+        return Wait(outcome.reason, outcome.retry_in_s, step=name, facts=outcome.facts, detail=outcome.detail)
+    return outcome
+
+
+WORDS = {
+    "cut": "Power is cut.",
+    "dark": "Waits until the power is off.",
+    "detach": "Its ports are taken off the tenant network.",
+    "apart": "Waits until the ports carry nothing.",
+    "attach": "Its ports join the tenant network.",
+    "joined": "Waits until the ports carry the network.",
+    "seed": "Its seed is put into the virtual drive.",
+    "aim": "The boot device is chosen.",
+    "light": "Power is switched on.",
+    "report": "Waits for the machine's own report.",
+    "eject": "The virtual drive is emptied.",
+    "down": "Power is cut.",
+    "still": "Waits until the power is off.",
+    "compare": "The machine is compared with its baseline.",
+}
+
+
+def node_words(step: str) -> str:
+    """
+    The part of a state in words that a tenant may read.
+    """
+    return WORDS[step.removesuffix("-again")]
+
+
+def refused(code: str, words: str, detail: str) -> Fail:
+    """
+    The node cannot go on; the controller's own words are for operators.
+    """
+    return Fail(code, words, detail=detail)
