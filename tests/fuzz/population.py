@@ -43,6 +43,7 @@ IDS = {
     "key_id": "SELECT id FROM api_keys",
     "member_id": "SELECT id FROM principals",
     "hold_id": "SELECT id FROM node_holds",
+    "boot_id": "SELECT id FROM boots",
     "name": "SELECT name FROM sites UNION ALL SELECT name FROM instance_types",
 }
 

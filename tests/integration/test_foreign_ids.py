@@ -33,6 +33,7 @@ PREFIXES = {
     "operation_id": "opr",
     "node_id": "nod",
     "hold_id": "hld",
+    "boot_id": "bot",
     "provider_id": "prv",
     "resource_id": "clu",
     "scope_id": "ten",

@@ -78,7 +78,6 @@ SELECT b.id, b.node_id, b.purpose, b.state, b.stages, b.failure_code, b.failure,
 FROM boots b LEFT JOIN blueprints p ON p.id = b.blueprint_id
 """
 VIEWS_BY_ID = text(f"{VIEWS} WHERE b.id IN :ids").bindparams(bindparam("ids", expanding=True))
-VIEW_ROW = text(f"{VIEWS} WHERE b.id = :id")
 
 
 def read_views(session: Session, boot_ids: Sequence[str]) -> Sequence[Row[Any]]:
@@ -201,7 +200,10 @@ ADD_PIECE = text(
 )
 COUNT_PIECE = text("UPDATE boots SET console_bytes = :bytes, console_pieces = :piece WHERE id = :boot_id")
 DROP_PIECES = text(
-    "DELETE FROM boot_console WHERE boot_id = :boot_id AND (piece <= :piece - :pieces OR byte_offset + octet_length(data) <= :bytes - :kept)"
+    """
+    DELETE FROM boot_console
+    WHERE boot_id = :boot_id AND (piece <= :piece - :pieces OR byte_offset + octet_length(data) <= :bytes - :kept)
+    """
 )
 READ_PIECES = text(
     """
@@ -223,7 +225,7 @@ def add_piece(session: Session, boot_id: str, row: Row[Any], data: bytes, *, mos
     """
     The piece stands behind all others, and the oldest beyond the limits are gone; the number of bytes in all is returned.
     """
-    total, piece = row.console_bytes + len(data), row.console_pieces + 1
+    total, piece = int(row.console_bytes) + len(data), int(row.console_pieces) + 1
     added = {"boot_id": boot_id, "piece": piece, "offset": row.console_bytes, "tenant_id": row.tenant_id, "data": data}
     session.execute(ADD_PIECE, added)
     session.execute(COUNT_PIECE, {"boot_id": boot_id, "piece": piece, "bytes": total})

@@ -35,15 +35,16 @@ HOOK = """#cloud-boothook
 # Lays down what this machine was given and starts the agent that reports how it came up.
 set -eu
 umask 077
-mkdir -p /var/lib/boot-agent
-cat > /var/lib/boot-agent/agent.py.new <<'END-OF-AGENT'
+home="${BOOT_AGENT_ROOT:-}/var/lib/boot-agent"
+mkdir -p "$home"
+cat > "$home/agent.py.new" <<'END-OF-AGENT'
 {agent}END-OF-AGENT
-mv -f /var/lib/boot-agent/agent.py.new /var/lib/boot-agent/agent.py
-cat > /var/lib/boot-agent/plan.json.new <<'END-OF-PLAN'
+mv -f "$home/agent.py.new" "$home/agent.py"
+cat > "$home/plan.json.new" <<'END-OF-PLAN'
 {plan}
 END-OF-PLAN
-mv -f /var/lib/boot-agent/plan.json.new /var/lib/boot-agent/plan.json
-exec python3 /var/lib/boot-agent/agent.py install
+mv -f "$home/plan.json.new" "$home/plan.json"
+exec python3 "$home/agent.py" install
 """
 
 

@@ -29,6 +29,7 @@ FILES = "files"
 LABEL = b"controlplane boot tokens v1"
 TOKEN = re.compile(r"bot_[0-7][0-9a-hjkmnp-tv-z]{25}\.[A-Za-z0-9_-]{43}", re.ASCII)
 HIDDEN = "[hidden]"
+SSH_KEY = re.compile(r"[a-z][a-z0-9@.-]* [A-Za-z0-9+/=]+( [^\x00-\x1f\x7f]*)?", re.ASCII)
 
 
 @dataclass(frozen=True, slots=True)
