@@ -12,6 +12,7 @@ from sqlalchemy import text
 from controlplane.app import ROUTERS
 from controlplane.identity.states import PERMISSIONS
 from controlplane.web.endpoint import LEVELS, Rule
+from controlplane.web.machine import MachineRule
 from tests.conftest import Database
 
 ANY_CREDENTIAL = {
@@ -32,6 +33,11 @@ OWN_RIGHTS = {"operator": "/v1/admin/", "reseller": "/v1/reseller"}
 WALLS_ELSEWHERE = {
     "audit_heads": "a chain's head is named by its chain: the walls are those of audit_entries",
 }
+OF_MACHINES = {
+    "/v1/boot/{token}/": {"boot_token"},
+    "/latest/": {"address", "address_and_token"},
+}
+"""Where machines call, which have no key and no role: what lets them in instead."""
 TABLES = text(
     """
     SELECT c.relname, c.relrowsecurity AND c.relforcerowsecurity AS walled,
@@ -52,7 +58,8 @@ def served(router: APIRouter) -> Iterator[APIRoute]:
             yield from served(route.original_router)  # type: ignore[attr-defined]
 
 
-ROUTES = [route for router in ROUTERS for route in served(router)]
+EVERY_ROUTE = [route for router in ROUTERS for route in served(router)]
+ROUTES = [route for route in EVERY_ROUTE if not isinstance(getattr(route.endpoint, "rule", None), MachineRule)]
 
 
 def rule_of(route: APIRoute) -> Rule:
@@ -68,6 +75,19 @@ def test_every_route_has_a_rule_with_a_permission() -> None:
     for route in ROUTES:
         permission = rule_of(route).permission
         assert permission in PERMISSIONS if permission else route.operation_id in ANY_CREDENTIAL, f"{route.path} {permission!r}"
+
+
+def test_routes_of_machines_say_what_lets_them_in() -> None:
+    """They lie where no other route does, are guarded by token or address, and stand in no document for holders of keys."""
+    machines = [route for route in EVERY_ROUTE if route not in ROUTES]
+    assert len(machines) == 13
+    for route in machines:
+        where = next(start for start in OF_MACHINES if route.path.startswith(start))
+        rule = route.endpoint.rule  # type: ignore[attr-defined]
+        assert rule.credential in OF_MACHINES[where], route.path
+        assert not route.include_in_schema, route.path
+        assert bool(rule.takes) is ("POST" in (route.methods or ())), route.path
+    assert not [route.path for route in ROUTES if route.path.startswith(tuple(OF_MACHINES))]
 
 
 def test_a_suspended_caller_reads_stops_and_deletes_and_nothing_else() -> None:

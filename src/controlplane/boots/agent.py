@@ -55,11 +55,13 @@ KillMode=process
 [Install]
 WantedBy=multi-user.target
 """
-# DEBUG remembers the line that is run now; when the shell ends early, the one before the trap itself is the line that failed.
-STRICT = (
-    "exec 9>\"$1\"; set -eET -o pipefail; trap '_p=${_l:-}; _l=$LINENO' DEBUG;"
-    ' trap \'_c=$?; [ "$_c" = 0 ] || echo "$_p" >&9; exit "$_c"\' EXIT; . "$2"'
-)
+# Ends at the first failing command, or where the script says `exit`, and leaves the line behind on file 9.
+STRICT = """exec 9>"$1"; set -eE -o pipefail
+exit() { set -- "${1:-$?}"; _line=${BASH_LINENO[0]}; builtin exit "$1"; }
+trap '_line=$LINENO' ERR
+trap '_code=$?; [ "$_code" = 0 ] || echo "${_line:-}" >&9' EXIT
+. "$2"
+"""
 
 
 class Refused(Exception):

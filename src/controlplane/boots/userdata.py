@@ -28,6 +28,8 @@ UNDECIDED = frozenset({"text/plain", "text/x-not-multipart"})
 OURS_TOO = ("users", "ssh_authorized_keys")
 """Lists that ours are added to; of any other type they would push ours out."""
 DEEPEST = 3
+LOADER = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
+"""In C it is ten times as fast and bounded in depth."""
 
 
 def kind_of(text: str, *, where: str = "user_data") -> str:
@@ -103,7 +105,7 @@ def _payload(part: Message) -> str:
 
 def _read_yaml(text: str, where: str) -> Any:
     try:
-        return yaml.safe_load(text)
+        return yaml.load(text, Loader=LOADER)  # noqa: S506 - a safe loader, which one depends on the installation
     except (yaml.YAMLError, ValueError, RecursionError):
         raise _invalid(where, "invalid_yaml", "The cloud-config is not valid YAML.") from None
 
