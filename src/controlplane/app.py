@@ -21,7 +21,6 @@ from starlette.responses import Response
 from controlplane import migrations
 from controlplane.activity.routes import router as activity
 from controlplane.boots.machine_routes import LANES, door_of
-from controlplane.boots.machine_routes import router as machines
 from controlplane.boots.routes import router as boots
 from controlplane.bootstrap import Runtime, build
 from controlplane.catalog.routes import router as catalog
@@ -46,7 +45,7 @@ from controlplane.web.problems import plain_problem
 from controlplane.web.sharing import Exchange, store_client
 
 log = logging.getLogger(__name__)
-ROUTERS = (clusters, jobs, tree, catalog, quotas, metering, machines, nodes, boots, activity)
+ROUTERS = (clusters, jobs, tree, catalog, quotas, metering, nodes, boots, activity)
 """What is asked for most comes first: routes are searched in order."""
 REVISION = text("SELECT version_num FROM alembic_version")
 

@@ -10,9 +10,9 @@ from fastapi.routing import APIRoute
 from sqlalchemy import text
 
 from controlplane.app import ROUTERS
+from controlplane.boots.machine_routes import LANES
 from controlplane.identity.states import PERMISSIONS
 from controlplane.web.endpoint import LEVELS, Rule
-from controlplane.web.machine import MachineRule
 from tests.conftest import Database
 
 ANY_CREDENTIAL = {
@@ -58,8 +58,8 @@ def served(router: APIRouter) -> Iterator[APIRoute]:
             yield from served(route.original_router)  # type: ignore[attr-defined]
 
 
-EVERY_ROUTE = [route for router in ROUTERS for route in served(router)]
-ROUTES = [route for route in EVERY_ROUTE if not isinstance(getattr(route.endpoint, "rule", None), MachineRule)]
+ROUTES = [route for router in ROUTERS for route in served(router)]
+RULES = [rule for lane in LANES for rule in lane.routes.rules]
 
 
 def rule_of(route: APIRoute) -> Rule:
@@ -78,16 +78,14 @@ def test_every_route_has_a_rule_with_a_permission() -> None:
 
 
 def test_routes_of_machines_say_what_lets_them_in() -> None:
-    """They lie where no other route does, are guarded by token or address, and stand in no document for holders of keys."""
-    machines = [route for route in EVERY_ROUTE if route not in ROUTES]
-    assert len(machines) == 13
-    for route in machines:
-        where = next(start for start in OF_MACHINES if route.path.startswith(start))
-        rule = route.endpoint.rule  # type: ignore[attr-defined]
-        assert rule.credential in OF_MACHINES[where], route.path
-        assert not route.include_in_schema, route.path
-        assert bool(rule.takes) is ("POST" in (route.methods or ())), route.path
-    assert not [route.path for route in ROUTES if route.path.startswith(tuple(OF_MACHINES))]
+    """They lie where no other route does, and each is guarded by token or address, and says what body it takes."""
+    assert {lane.prefix for lane in LANES} == {"/v1/boot/", "/latest/"}
+    assert len({(rule.method, rule.path) for rule in RULES}) == 13
+    for rule in RULES:
+        where = next(start for start in OF_MACHINES if rule.path.startswith(start))
+        assert rule.credential in OF_MACHINES[where], rule.path
+        assert bool(rule.takes) is (rule.method == "POST"), rule.path
+    assert not [route.path for route in ROUTES if route.path.startswith(tuple(lane.prefix for lane in LANES))]
 
 
 def test_a_suspended_caller_reads_stops_and_deletes_and_nothing_else() -> None:

@@ -17,7 +17,7 @@ from ipaddress import ip_network
 from typing import Any
 from urllib.parse import parse_qs
 
-from fastapi import APIRouter, Request
+from starlette.requests import Request
 
 from controlplane.boots import reporting
 from controlplane.boots.disc import burn
@@ -29,12 +29,11 @@ from controlplane.kit.secrets import Sealer
 from controlplane.settings import Settings
 from controlplane.web.edge import Network, parse_address
 from controlplane.web.limits import Buckets, too_many
-from controlplane.web.machine import FORM, JSON, OCTETS, Lane, MachineCall, MachineReply, machine_endpoint
+from controlplane.web.machine import FORM, JSON, OCTETS, Lane, MachineCall, MachineReply, MachineRoutes
 
 BOOT = "/v1/boot/{token}"
 LATEST = "/latest"
 LARGEST_BODY_BYTES = 512 * 1024
-LANES = (Lane("/v1/boot/", LARGEST_BODY_BYTES), Lane("/latest/", LARGEST_BODY_BYTES))
 BOOT_RATE_PER_S = 20.0
 BOOT_BURST = 400
 """A machine that reads its image in small ranges asks often at first."""
@@ -44,7 +43,8 @@ TOKEN_HEADER = "x-aws-ec2-metadata-token"  # noqa: S105 - a header's name
 LONGEST_TTL_S = 21_600
 MOST_FIELDS = 32
 
-router = APIRouter(tags=["boots"])
+routes = MachineRoutes()
+LANES = (Lane("/v1/boot/", routes, LARGEST_BODY_BYTES), Lane("/latest/", routes, LARGEST_BODY_BYTES))
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,7 +100,7 @@ def by_address(request: Request) -> str:
     return str(address)
 
 
-@machine_endpoint(router, "GET", BOOT + "/meta-data", credential="boot_token", admit=by_token)
+@routes.route("GET", BOOT + "/meta-data", credential="boot_token", admit=by_token)
 def get_boot_meta_data(call: MachineCall, boot_id: str) -> MachineReply:
     """
     Who the machine is.
@@ -109,47 +109,47 @@ def get_boot_meta_data(call: MachineCall, boot_id: str) -> MachineReply:
     return MachineReply(meta_data(content, machine.facts))
 
 
-@machine_endpoint(router, "GET", BOOT + "/user-data", credential="boot_token", admit=by_token)
+@routes.route("GET", BOOT + "/user-data", credential="boot_token", admit=by_token)
 def get_boot_user_data(call: MachineCall, boot_id: str) -> MachineReply:
     """
     What it is to do. The first time is noted.
     """
     content, machine = _content(call, boot_id)
-    reporting.note_fetched(call.session, boot_id)
+    reporting.note_fetched(call.session, machine)
     return MachineReply(user_data(content, machine))
 
 
-@machine_endpoint(router, "GET", BOOT + "/vendor-data", credential="boot_token", admit=by_token)
+@routes.route("GET", BOOT + "/vendor-data", credential="boot_token", admit=by_token)
 def get_boot_vendor_data(call: MachineCall, boot_id: str) -> MachineReply:
     """
     Nothing, in the form that cloud-init takes for it.
     """
-    _content(call, boot_id)
+    reporting.facts_for(call.session, boot_id)
     return MachineReply(EMPTY)
 
 
-@machine_endpoint(router, "GET", BOOT + "/network-config", credential="boot_token", admit=by_token)
+@routes.route("GET", BOOT + "/network-config", credential="boot_token", admit=by_token)
 def get_boot_network_config(call: MachineCall, boot_id: str) -> MachineReply:
     """
     How its ports are set up, where anything was given.
     """
-    made = network_config(_content(call, boot_id)[1].facts)
+    made = network_config(reporting.facts_for(call.session, boot_id))
     if made is None:
         raise NotFound
     return MachineReply(made)
 
 
-@machine_endpoint(router, "GET", BOOT + "/seed.iso", credential="boot_token", admit=by_token)
+@routes.route("GET", BOOT + "/seed.iso", credential="boot_token", admit=by_token)
 def get_boot_seed_image(call: MachineCall, boot_id: str) -> MachineReply:
     """
     All of it as an image for virtual media; ranges are answered.
     """
-    seed = render(*_content(call, boot_id))
-    reporting.note_fetched(call.session, boot_id)
-    return _ranged(burn(seed.documents()), call.request.headers.get("range", ""))
+    content, machine = _content(call, boot_id)
+    reporting.note_fetched(call.session, machine)
+    return _ranged(burn(render(content, machine).documents()), call.request.headers.get("range", ""))
 
 
-@machine_endpoint(router, "GET", BOOT + "/files", credential="boot_token", admit=by_token)
+@routes.route("GET", BOOT + "/files", credential="boot_token", admit=by_token)
 def get_boot_files(call: MachineCall, boot_id: str) -> MachineReply:
     """
     The plain files as they are now; 304 for whoever has this version.
@@ -163,7 +163,7 @@ def get_boot_files(call: MachineCall, boot_id: str) -> MachineReply:
     return MachineReply(json.dumps({"version": version, "files": files}).encode(), JSON, headers=headers)
 
 
-@machine_endpoint(router, "POST", BOOT + "/phone-home", credential="boot_token", admit=by_token, takes=FORM)
+@routes.route("POST", BOOT + "/phone-home", credential="boot_token", admit=by_token, takes=FORM)
 def post_boot_phone_home(call: MachineCall, boot_id: str) -> MachineReply:
     """
     The machine has phoned home; again changes nothing.
@@ -177,7 +177,7 @@ def post_boot_phone_home(call: MachineCall, boot_id: str) -> MachineReply:
     return _said({"phoned": True})
 
 
-@machine_endpoint(router, "POST", BOOT + "/report", credential="boot_token", admit=by_token, takes=JSON)
+@routes.route("POST", BOOT + "/report", credential="boot_token", admit=by_token, takes=JSON)
 def post_boot_report(call: MachineCall, boot_id: str) -> MachineReply:
     """
     What the machine says of itself; the state of the boot is answered.
@@ -188,7 +188,7 @@ def post_boot_report(call: MachineCall, boot_id: str) -> MachineReply:
     return _said({"state": state})
 
 
-@machine_endpoint(router, "POST", BOOT + "/console", credential="boot_token", admit=by_token, takes=OCTETS)
+@routes.route("POST", BOOT + "/console", credential="boot_token", admit=by_token, takes=OCTETS)
 def post_boot_console(call: MachineCall, boot_id: str) -> MachineReply:
     """
     What the machine wrote is kept; where the next piece begins is answered.
@@ -200,7 +200,7 @@ def post_boot_console(call: MachineCall, boot_id: str) -> MachineReply:
     return _said({"next": following})
 
 
-@machine_endpoint(router, "POST", BOOT + "/applied", credential="boot_token", admit=by_token, takes=JSON)
+@routes.route("POST", BOOT + "/applied", credential="boot_token", admit=by_token, takes=JSON)
 def post_boot_applied(call: MachineCall, boot_id: str) -> MachineReply:
     """
     Which version of the files the machine has.
@@ -211,7 +211,7 @@ def post_boot_applied(call: MachineCall, boot_id: str) -> MachineReply:
     return _said({"version": told.version})
 
 
-@machine_endpoint(router, "PUT", LATEST + "/api/token", credential="address", admit=by_address)
+@routes.route("PUT", LATEST + "/api/token", credential="address", admit=by_address)
 def put_metadata_token(call: MachineCall, address: str) -> MachineReply:
     """
     A token for the other paths at this address, for as many seconds as the header asks.
@@ -226,7 +226,7 @@ def put_metadata_token(call: MachineCall, address: str) -> MachineReply:
     return MachineReply(token.encode(), headers={TTL_HEADER: str(ttl_s)})
 
 
-@machine_endpoint(router, "GET", LATEST + "/user-data", credential="address_and_token", admit=by_address)
+@routes.route("GET", LATEST + "/user-data", credential="address_and_token", admit=by_address)
 def get_metadata_user_data(call: MachineCall, address: str) -> MachineReply:
     """
     The same as by token.
@@ -234,7 +234,7 @@ def get_metadata_user_data(call: MachineCall, address: str) -> MachineReply:
     return get_boot_user_data(call, _holder(call, address))
 
 
-@machine_endpoint(router, "GET", LATEST + "/meta-data/{path:path}", credential="address_and_token", admit=by_address)
+@routes.route("GET", LATEST + "/meta-data/{path:path}", credential="address_and_token", admit=by_address)
 def get_metadata(call: MachineCall, address: str) -> MachineReply:
     """
     One fact of the machine, or the names of those below the path.
@@ -247,7 +247,7 @@ def get_metadata(call: MachineCall, address: str) -> MachineReply:
 
 
 def _door(request: Request) -> Door:
-    door: Door = request.app.state.boots
+    door: Door = request.scope["app"].state.boots
     return door
 
 

@@ -18,6 +18,7 @@ from controlplane.boots.service import append_console, facts_of, open_content
 from controlplane.boots.states import (
     SSH_KEY,
     BootLinks,
+    Facts,
     NodeFile,
     Outcome,
     Report,
@@ -41,7 +42,7 @@ def content_for(session: Session, sealer: Sealer, links: BootLinks, boot_id: str
     What the boot's machine is handed, from one query. Raises NotFound for a boot that its machine may not ask for.
     """
     row = _known(repository.find_whole(session, boot_id))
-    machine = Machine(boot_id, links.url(boot_id), row.purpose, facts_of(row))
+    machine = Machine(boot_id, links.url(boot_id), row.purpose, facts_of(row), is_new=row.state == "made")
     if row.blueprint_id is None or row.sealed is None:
         return Content(), machine
     told, secret_files, scripts = open_content(sealer, row.blueprint_id, row.sealed)
@@ -58,11 +59,19 @@ def content_for(session: Session, sealer: Sealer, links: BootLinks, boot_id: str
     return content, machine
 
 
-def note_fetched(session: Session, boot_id: str) -> None:
+def facts_for(session: Session, boot_id: str) -> Facts:
     """
-    The machine has taken its user-data.
+    What is true of the boot's machine only. Raises NotFound.
     """
-    repository.mark_fetched(session, boot_id)
+    return facts_of(_known(repository.find_known(session, boot_id)))
+
+
+def note_fetched(session: Session, machine: Machine) -> None:
+    """
+    The machine has taken its user-data; only the first time is noted.
+    """
+    if machine.is_new:
+        repository.mark_fetched(session, machine.boot_id)
 
 
 def boot_at(session: Session, address: str) -> Row[Any]:

@@ -86,6 +86,8 @@ class Machine:
     """What for."""
     facts: Facts
     """What is true of it only; its instance id is set."""
+    is_new: bool = True
+    """Whether its user-data was not taken before."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -220,7 +220,7 @@ class EdgeMiddleware:
             if visit.headless:
                 scope["method"] = "GET"
                 state["headless"] = True
-            await self.app(scope, receive, visit.send)
+            await (self.app if lane is None else lane.routes)(scope, receive, visit.send)
         except Hung:
             return
         except DomainError as error:
