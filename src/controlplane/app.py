@@ -20,6 +20,8 @@ from starlette.responses import Response
 
 from controlplane import migrations
 from controlplane.activity.routes import router as activity
+from controlplane.boots.machine_routes import LANES, door_of
+from controlplane.boots.routes import router as boots
 from controlplane.bootstrap import Runtime, build
 from controlplane.catalog.routes import router as catalog
 from controlplane.clusters.routes import router as clusters
@@ -43,7 +45,7 @@ from controlplane.web.problems import plain_problem
 from controlplane.web.sharing import Exchange, store_client
 
 log = logging.getLogger(__name__)
-ROUTERS = (clusters, jobs, tree, catalog, quotas, metering, nodes, activity)
+ROUTERS = (clusters, jobs, tree, catalog, quotas, metering, nodes, boots, activity)
 """What is asked for most comes first: routes are searched in order."""
 REVISION = text("SELECT version_num FROM alembic_version")
 
@@ -61,6 +63,7 @@ def create_app(settings: Settings | None = None) -> FastAPI:
         brands=Brands(lambda host: _find_brand(runtime.engine, host)),
         trusted=trusted_networks(settings.trusted_proxies),
         max_body_bytes=settings.max_body_bytes,
+        lanes=LANES,
     )
     app = FastAPI(
         title=openapi.NAME,
@@ -71,6 +74,7 @@ def create_app(settings: Settings | None = None) -> FastAPI:
         lifespan=_lifespan(runtime, limiter),
     )
     app.state.edge = _edge(runtime)
+    app.state.boots = door_of(settings, runtime.sealer)
     app.state.runtime = runtime
     app.add_middleware(EdgeMiddleware, gate=gate)
     app.add_exception_handler(HTTPException, _answer_http)

@@ -11,6 +11,7 @@ from typing import Any
 
 from sqlalchemy import Engine, Table
 
+from controlplane.boots.states import BootLinks
 from controlplane.clusters import driving as cluster_driving
 from controlplane.clusters import placing
 from controlplane.clusters.models import ClusterRow
@@ -152,6 +153,13 @@ def open_secrets(sealer: Sealer, provider_id: str, sealed: bytes | None) -> Mapp
     return opened
 
 
+def boot_links(settings: Settings) -> BootLinks:
+    """
+    How machines that we drive ourselves find their seeds.
+    """
+    return BootLinks.from_master(settings.machine_url, settings.master_key.get_secret_value(), settings.deployment)
+
+
 def open_password(sealer: Sealer, node_id: str, sealed: bytes | None) -> str:
     """
     The password of the node's controller; empty when it has none of its own.
@@ -168,7 +176,7 @@ def toolbox(settings: Settings, sealer: Sealer) -> Toolbox:
         now=utc_now,
         open_secrets=lambda provider_id, sealed: open_secrets(sealer, provider_id, sealed),
         open_password=lambda node_id, sealed: open_password(sealer, node_id, sealed),
-        seed_url=lambda boot_id: f"{links(settings).url(boot_id)}seed.iso",
+        seed_url=lambda boot_id: f"{boot_links(settings).url(boot_id)}seed.iso",
     )
 
 

@@ -34,6 +34,12 @@ class Settings(BaseSettings):
     db_pool_size: int = Field(default=12, ge=2, le=100, description="Connections per process.")
     http_threads: int = Field(default=12, ge=2, le=100, description="Request threads per API process; not more than connections.")
     trusted_proxies: tuple[str, ...] = Field(default=(), description="Networks whose X-Forwarded-For is believed.")
+    machine_url: str = Field(
+        default="", pattern=r"^(https?://[^\s/?#@]+/?)?$", description="Where machines reach this API; empty: none boots by it."
+    )
+    metadata_networks: tuple[str, ...] = Field(
+        default=(), description="Networks whose machines are known by their own address at /latest/; none: by token only."
+    )
     max_body_bytes: int = Field(default=1024 * 1024, ge=1024, description="Largest request body.")
     rate_limit_per_s: float = Field(default=200.0, gt=0, description="Requests per second and key, sustained.")
     rate_limit_burst: int = Field(default=1000, ge=1, description="Requests a key may send at once.")

@@ -10,6 +10,7 @@ from fastapi.routing import APIRoute
 from sqlalchemy import text
 
 from controlplane.app import ROUTERS
+from controlplane.boots.machine_routes import LANES
 from controlplane.identity.states import PERMISSIONS
 from controlplane.web.endpoint import LEVELS, Rule
 from tests.conftest import Database
@@ -32,6 +33,11 @@ OWN_RIGHTS = {"operator": "/v1/admin/", "reseller": "/v1/reseller"}
 WALLS_ELSEWHERE = {
     "audit_heads": "a chain's head is named by its chain: the walls are those of audit_entries",
 }
+OF_MACHINES = {
+    "/v1/boot/{token}/": {"boot_token"},
+    "/latest/": {"address", "address_and_token"},
+}
+"""Where machines call, which have no key and no role: what lets them in instead."""
 TABLES = text(
     """
     SELECT c.relname, c.relrowsecurity AND c.relforcerowsecurity AS walled,
@@ -53,6 +59,7 @@ def served(router: APIRouter) -> Iterator[APIRoute]:
 
 
 ROUTES = [route for router in ROUTERS for route in served(router)]
+RULES = [rule for lane in LANES for rule in lane.routes.rules]
 
 
 def rule_of(route: APIRoute) -> Rule:
@@ -68,6 +75,17 @@ def test_every_route_has_a_rule_with_a_permission() -> None:
     for route in ROUTES:
         permission = rule_of(route).permission
         assert permission in PERMISSIONS if permission else route.operation_id in ANY_CREDENTIAL, f"{route.path} {permission!r}"
+
+
+def test_routes_of_machines_say_what_lets_them_in() -> None:
+    """They lie where no other route does, and each is guarded by token or address, and says what body it takes."""
+    assert {lane.prefix for lane in LANES} == {"/v1/boot/", "/latest/"}
+    assert len({(rule.method, rule.path) for rule in RULES}) == 13
+    for rule in RULES:
+        where = next(start for start in OF_MACHINES if rule.path.startswith(start))
+        assert rule.credential in OF_MACHINES[where], rule.path
+        assert bool(rule.takes) is (rule.method == "POST"), rule.path
+    assert not [route.path for route in ROUTES if route.path.startswith(tuple(lane.prefix for lane in LANES))]
 
 
 def test_a_suspended_caller_reads_stops_and_deletes_and_nothing_else() -> None:

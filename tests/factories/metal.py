@@ -162,8 +162,8 @@ def bare_node(state: str, **changes: Any) -> NodeSnapshot:
 
 def drive(node: NodeSnapshot, bench: Bench, *, each_twice: bool = False, most: int = 60) -> tuple[Outcome, list[str]]:
     """
-    The outcome when the node leaves its state or waits for something from outside, and the steps it went through. With `each_twice` every step is
-    taken twice, as after a crash between the call and its record.
+    The outcome when the node leaves its state or waits for something from outside, and the steps it went through. With `each_twice`
+    every step is taken twice, as after a crash between the call and its record.
     """
     tools, trail = Tools(bench), [node.step]
     for _ in range(most):

@@ -45,6 +45,7 @@ IDS = {
     "hold_id": "SELECT id FROM node_holds",
     "freeze_id": "SELECT id FROM automation_freezes",
     "instance_id": "SELECT instance_id FROM allocations",
+    "boot_id": "SELECT id FROM boots",
     "name": "SELECT name FROM sites UNION ALL SELECT name FROM instance_types",
 }
 

@@ -35,6 +35,7 @@ PREFIXES = {
     "hold_id": "hld",
     "freeze_id": "frz",
     "instance_id": "ins",
+    "boot_id": "bot",
     "provider_id": "prv",
     "resource_id": "clu",
     "scope_id": "ten",

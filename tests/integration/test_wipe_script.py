@@ -16,7 +16,7 @@ import pytest
 
 from tests import kits
 
-SCRIPT = files("controlplane.nodes.steps.metal") / "wipe.sh"
+SCRIPT = files("controlplane.boots") / "scripts" / "wipe.sh"
 SIZE = 8 * 1024 * 1024
 CANARY = b"the last tenant's secret "
 
@@ -47,7 +47,13 @@ def wipe(home: Path, purpose: str = "wipe", **env: str) -> tuple[int, dict[str, 
     """The script's exit code and what it reported: name to (result, detail)."""
     checks = home / "checks.jsonl"
     (home / "sys").mkdir(exist_ok=True)
-    given = {"BOOT_PURPOSE": purpose, "BOOT_CHECKS": str(checks), "WIPE_SYS": str(home / "sys"), "WIPE_DEV": str(home / "dev"), **env}
+    given = {
+        "BOOT_PURPOSE": purpose,
+        "BOOT_CHECKS": str(checks),
+        "WIPE_SYS": str(home / "sys"),
+        "WIPE_DEV": str(home / "dev"),
+        **env,
+    }
     done = subprocess.run(
         ["bash", "-eET", "-o", "pipefail", str(SCRIPT)], env={**os.environ, **given}, check=False, capture_output=True, timeout=120
     )
@@ -90,7 +96,7 @@ def test_a_disk_that_keeps_its_bytes_fails_the_wipe(tmp_path: Path) -> None:
 def test_a_disk_in_use_is_not_touched(tmp_path: Path) -> None:
     """A mounted disk is the machine's own: the wipe fails before it writes."""
     with disk(tmp_path, "sda") as image:
-        device = os.readlink(tmp_path / "dev" / "sda")
+        device = str((tmp_path / "dev" / "sda").readlink())
         (tmp_path / "mount").mkdir()
         subprocess.run(["mkfs.ext4", "-q", "-E", "nodiscard", device], check=True)
         subprocess.run(["mount", device, str(tmp_path / "mount")], check=True)

@@ -1,5 +1,6 @@
 """
-The life of a bare machine, one call at a time: what is asked in which order, what is believed, and what a crash between two calls changes (nothing).
+The life of a bare machine, one call at a time: what is asked in which order, what is believed, and what a crash between two calls
+changes (nothing).
 """
 
 from __future__ import annotations

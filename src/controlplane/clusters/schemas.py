@@ -19,7 +19,8 @@ SshKey = Annotated[
     StringConstraints(
         strip_whitespace=True,
         max_length=8192,
-        pattern=r"^(ssh-(rsa|ed25519)|ecdsa-sha2-nistp(256|384|521)|sk-(ssh-ed25519|ecdsa-sha2-nistp256)@openssh\.com) [A-Za-z0-9+/]{40,}={0,3}( [ -~]{0,200})?$",
+        pattern=r"^(ssh-(rsa|ed25519)|ecdsa-sha2-nistp(256|384|521)|sk-(ssh-ed25519|ecdsa-sha2-nistp256)@openssh\.com)"
+        r" [A-Za-z0-9+/]{40,}={0,3}( [ -~]{0,200})?$",
     ),
     Field(
         description="A public key.",

@@ -21,7 +21,7 @@ from controlplane.clusters.states import CLUSTER_STATES, Home, SetView
 from controlplane.identity import service as identity
 from controlplane.kit.access import Principal
 from controlplane.kit.clock import CpClock
-from controlplane.kit.errors import Conflict, FieldError, Invalid, NameTaken, NoCapacity
+from controlplane.kit.errors import Conflict, FieldError, Invalid, NameTaken, NoCapacity, Unavailable
 from controlplane.kit.events import Event, Move, record
 from controlplane.kit.ids import new_id
 from controlplane.kit.operations import NewOperation, Progress, advance, find_active, request_cancel, start_operation, supersede
@@ -169,6 +169,8 @@ def _make_blueprint(session: Session, tenant_id: str, cluster_id: str, order: Or
     """
     if order.login is None:
         return None
+    if sealer is None:
+        raise Unavailable("This installation has no master key, so it takes no secrets.", code="no_master_key")
     wanted = boots.NewBlueprint(
         tenant_id=tenant_id, cluster_id=cluster_id, ssh_keys=order.login.ssh_keys, user_data=order.login.user_data
     )
@@ -197,7 +199,7 @@ def check_order(session: Session, order: Order) -> dict[str, catalog.InstanceTyp
             FieldError("body.spec.login", "login_not_taken", f"The nodes of a {order.kind} cluster are not logged in to.")
         )
     if order.login is not None and order.login.user_data:
-        boots.check_user_data(order.login.user_data, where="body.spec.login.user_data")
+        boots.kind_of(order.login.user_data, where="body.spec.login.user_data")
     if len({one.name for one in order.sets}) < len(order.sets):
         unknown.append(FieldError("body.spec.node_sets", "duplicate_name", "Two node sets have the same name."))
     if unknown:

@@ -22,6 +22,7 @@ SECRETS = (
     (re.compile(r"(?i)\b(bearer\s+)[A-Za-z0-9._~+/=-]{8,}"), rf"\1{HIDDEN}"),
     (re.compile(r"([a-z][a-z0-9+.-]*://[^\s:/@\"']*:)[^\s@/\"']+(?=@)"), rf"\1{HIDDEN}"),
     (re.compile(r"(?i)\b((?:password|passwd|secret|token|api_key|master_key)[\"']?\s*[:=]\s*[\"']?)[^\s\"',;&]+"), rf"\1{HIDDEN}"),
+    (re.compile(r"\b(bot_[0-9a-z]{26})\.[A-Za-z0-9_-]{16,}"), rf"\1.{HIDDEN}"),
     (re.compile(r"\beyJ[A-Za-z0-9_-]{8,}\.[A-Za-z0-9_-]{8,}\.[A-Za-z0-9_-]*"), HIDDEN),
 )
 SECRET_NAMES = re.compile(r"(?i)(authorization|password|passwd|secret|token|cookie|credential|private|master_key|api_key)")

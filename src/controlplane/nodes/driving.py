@@ -3,11 +3,13 @@ What the lifecycle engine asks of this room: snapshots for steps, and what an ou
 """
 
 from collections.abc import Mapping, Sequence
+from typing import Any
 
-from sqlalchemy import bindparam, func, insert, update
+from sqlalchemy import bindparam, func, insert, select, update
 from sqlalchemy.dialects.postgresql import JSONB
 from sqlalchemy.orm import Session
 
+from controlplane.boots import service as boots
 from controlplane.catalog import service as catalog
 from controlplane.kit.clock import CpClock
 from controlplane.kit.ids import new_id
@@ -15,7 +17,7 @@ from controlplane.kit.lifecycle import Claim, Result, wake
 from controlplane.kit.outcome import Advance, Fail
 from controlplane.nodes import repository
 from controlplane.nodes.allocating import end_allocations
-from controlplane.nodes.models import AllocationRow, HoldRow, NodeRow, WipeRow
+from controlplane.nodes.models import AllocationRow, HoldRow, NodeRow, ProviderRow, WipeRow
 from controlplane.nodes.reporting import close_tickets, open_tickets
 from controlplane.nodes.states import NODE_STATES, NodeFacts, NodeSnapshot
 
@@ -107,10 +109,20 @@ def begin_task(session: Session, state: str, node_ids: Sequence[str]) -> None:
         session.execute(insert(WipeRow), [{"id": one["token"], "node_id": one["node"]} for one in tokens])
 
 
-BARE = select(
-    NodeRow.id, NodeRow.address, NodeRow.gpus, NodeRow.allocation_id, AllocationRow.tenant_id, AllocationRow.instance_id,
-    AllocationRow.blueprint_id, ProviderRow.config,
-).join(ProviderRow, ProviderRow.id == NodeRow.provider_id).outerjoin(AllocationRow, AllocationRow.id == NodeRow.allocation_id)
+BARE = (
+    select(
+        NodeRow.id,
+        NodeRow.address,
+        NodeRow.gpus,
+        NodeRow.allocation_id,
+        AllocationRow.tenant_id,
+        AllocationRow.instance_id,
+        AllocationRow.blueprint_id,
+        ProviderRow.config,
+    )
+    .join(ProviderRow, ProviderRow.id == NodeRow.provider_id)
+    .outerjoin(AllocationRow, AllocationRow.id == NodeRow.allocation_id)
+)
 
 
 def _begin_boots(session: Session, state: str, node_ids: Sequence[str]) -> None:
@@ -120,25 +132,33 @@ def _begin_boots(session: Session, state: str, node_ids: Sequence[str]) -> None:
     rows = session.execute(BARE.where(NodeRow.id.in_(node_ids), NodeRow.access != {})).all()
     if not rows:
         return
-    wanted = [_new_boot(session, row, BOOTS[state], NODE_STATES.by_name[state].longest_stay_s or 0.0) for row in rows]
+    wanted = [_new_boot(row, BOOTS[state], NODE_STATES.by_name[state].longest_stay_s or 0.0) for row in rows]
     begun = boots.begin_many(session, wanted)
     table = NodeRow.__table__
     noted = update(table).where(table.c.id == bindparam("node")).values(boot_id=bindparam("boot"))  # type: ignore[arg-type]
     session.connection().execute(noted, [{"node": node_id, "boot": boot_id} for node_id, boot_id in begun.items()])
 
 
-def _new_boot(session: Session, row: Any, purpose: boots.Purpose, within_s: float) -> boots.NewBoot:
+def _new_boot(row: Any, purpose: boots.Purpose, within_s: float) -> boots.NewBoot:
     deploy = purpose == "deploy"
     name = (row.instance_id if deploy else row.id).replace("_", "-")
     return boots.NewBoot(
         node_id=row.id,
         purpose=purpose,
-        facts=boots.Facts(hostname=name, address=row.address),
+        facts=boots.Facts(hostname=name, address=row.address, tags=_tags(row)),
         within_s=within_s,
         allocation_id=row.allocation_id if deploy else None,
         tenant_id=row.tenant_id if deploy else None,
-        blueprint_id=row.blueprint_id if deploy else own_blueprint(session, purpose, row),
+        blueprint_id=row.blueprint_id if deploy else None,
     )
+
+
+def _tags(row: Any) -> dict[str, str]:
+    """
+    What a machine is told of itself.
+    """
+    tags = {"gpus": str(row.gpus)}
+    return {**tags, "diskless": "yes"} if row.config.get("diskless") is True else tags
 
 
 def _end_boots(session: Session, entered: Mapping[str, Sequence[Result]]) -> None:

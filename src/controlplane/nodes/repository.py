@@ -8,6 +8,7 @@ from typing import Any
 from sqlalchemy import Row, bindparam, func, or_, select, text
 from sqlalchemy.orm import Session
 
+from controlplane.boots import service as boots
 from controlplane.catalog.service import InstanceType
 from controlplane.kit.clock import CpClock
 from controlplane.nodes.models import AllocationRow, HoldRow, NetworkRow, NodePortRow, NodeRow, ProviderRow
@@ -60,7 +61,7 @@ def read_snapshots(session: Session, rows: Sequence[Any], facts: dict[str, Insta
     wires: dict[str, list[Wire]] = {}
     for port in sorted(ports, key=lambda one: one.name):
         wires.setdefault(port.node_id, []).append(Wire(port.name, providers[port.provider_id], port.switch, port.port))
-    boots_ = boots.views(session, [row["boot_id"] for row in rows if row["boot_id"]])
+    begun = _read_boots(session, [row["boot_id"] for row in rows if row["boot_id"]])
     return {
         row["id"]: _snapshot(
             row,
@@ -68,9 +69,29 @@ def read_snapshots(session: Session, rows: Sequence[Any], facts: dict[str, Insta
             providers[row["provider_id"]],
             facts[row["instance_type"]],
             wires.get(row["id"], ()),
-            boots_.get(row["boot_id"]),
+            begun.get(row["boot_id"]),
         )
         for row in rows
+    }
+
+
+def _read_boots(session: Session, boot_ids: Sequence[str]) -> dict[str, Boot]:
+    """
+    The boots as steps see them, by id.
+    """
+    if not boot_ids:
+        return {}
+    now = session.execute(select(CpClock())).scalar_one()
+    return {
+        one.id: Boot(
+            id=one.id,
+            state=one.state,
+            age_s=(now - one.made_at).total_seconds(),
+            ready_at=one.ready_at,
+            failure=f"{one.failure_code}: {one.failure}" if one.failure_code else "",
+            checks=tuple({key: str(value) for key, value in check.items()} for check in one.checks),
+        )
+        for one in boots.views(session, boot_ids).values()
     }
 
 

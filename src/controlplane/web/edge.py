@@ -24,6 +24,7 @@ from controlplane.kit.ids import new_id
 from controlplane.kit.logging import REQUEST_ID
 from controlplane.web.brand import Brand, Brands
 from controlplane.web.limits import Limiter, Ticket
+from controlplane.web.machine import Lane, lane_of
 from controlplane.web.payload import check_json
 from controlplane.web.problems import document, plain_problem, problem
 
@@ -83,6 +84,8 @@ class Gate:
     """Proxies whose X-Forwarded-For is believed."""
     max_body_bytes: int
     """Largest body."""
+    lanes: tuple[Lane, ...] = ()
+    """Paths of machines, which bring no key and do not share the budgets of those who do."""
 
 
 @dataclass(slots=True)
@@ -202,18 +205,22 @@ class EdgeMiddleware:
         state["client"] = client = client_address(scope.get("client"), seen.forwarded, self.gate.trusted)
         state["brand"] = None
         state["body"] = b""
+        lane = lane_of(self.gate.lanes, scope["path"])
         try:
-            if scope["path"] not in UNMETERED:
+            if lane is not None:
+                seen.check()
+                check_target(scope)
+            elif scope["path"] not in UNMETERED:
                 visit.ticket = state["limiter"] = self.gate.limiter.admit(client)
                 seen.check()
                 check_target(scope)
                 state["brand"] = await self._brand(seen.host)
             if seen.has_body:
-                receive = await self._body(visit, seen, receive)
+                receive = await self._body(visit, seen, receive, lane)
             if visit.headless:
                 scope["method"] = "GET"
                 state["headless"] = True
-            await self.app(scope, receive, visit.send)
+            await (self.app if lane is None else lane.routes)(scope, receive, visit.send)
         except Hung:
             return
         except DomainError as error:
@@ -242,11 +249,11 @@ class EdgeMiddleware:
                 response.headers["Connection"] = "close"  # what is left of the body is not waited for
             await response(visit.scope, receive, visit.send)
 
-    async def _body(self, visit: Visit, seen: Seen, receive: Receive) -> Receive:
+    async def _body(self, visit: Visit, seen: Seen, receive: Receive, lane: Lane | None) -> Receive:
         """
         The way to read the body again, now that all of it is here and may be read.
         """
-        limit = self.gate.max_body_bytes
+        limit = self.gate.max_body_bytes if lane is None else lane.max_body_bytes
         declared = _length(seen.length)
         if declared > limit * DRAINED:
             raise _too_large(limit)
@@ -254,12 +261,13 @@ class EdgeMiddleware:
         visit.unread = False
         visit.scope["state"]["body"] = body
         if body:
-            _check_kind(seen)
+            _check_kind(seen, lane)
             if len(body) > BYTES_PER_TOKEN and visit.ticket is not None:
                 visit.ticket = visit.scope["state"]["limiter"] = self.gate.limiter.admit(
                     visit.scope["state"]["client"], len(body) // BYTES_PER_TOKEN
                 )
-            check_json(body)
+            if lane is None or seen.media_type.startswith("application/json"):
+                check_json(body)
         return _again(body, receive)
 
 
@@ -367,12 +375,14 @@ def _length(words: str) -> int:
     return int(words)
 
 
-def _check_kind(seen: Seen) -> None:
+def _check_kind(seen: Seen, lane: Lane | None) -> None:
     if seen.encoding and seen.encoding.strip().lower() != "identity":
         detail = "Send the body as it is, without Content-Encoding."
         raise Refused(415, "unsupported_encoding", "The body's encoding is not accepted", detail)
     kind, _, rest = seen.media_type.partition(";")
     kind = kind.strip().lower()
+    if lane is not None and kind in lane.media_types:
+        return
     if kind != "application/json" and not (kind.startswith("application/") and kind.endswith("+json")):
         raise Refused(415, "unsupported_media_type", "The body's type is not accepted", "Send Content-Type: application/json.")
     charset = rest.lower().partition("charset=")[2].strip().strip('"')

@@ -2,6 +2,7 @@
 Bare-metal clusters: the nodes are the product, so there is no peer to tell; what a node says of itself is known when it is deployed.
 """
 
+from datetime import datetime
 from math import inf
 
 from controlplane.clusters.states import ClusterFacts, ClusterSnapshot, MemberSnapshot
@@ -80,7 +81,7 @@ def delete(cluster: ClusterSnapshot, tools: Toolbox) -> Outcome:
     return Gone(facts=ClusterFacts(release=tuple(one.allocation_id for one in cluster.members)))
 
 
-def _unbilled(members: list[MemberSnapshot]) -> dict[str, None]:
+def _unbilled(members: list[MemberSnapshot]) -> dict[str, datetime | None]:
     return {one.allocation_id: None for one in members if not one.billed}
 
 

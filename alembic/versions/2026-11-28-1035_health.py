@@ -2,7 +2,7 @@
 What follows from nodes' health: since when it is what it is, blocks where nothing follows by itself, and repairs that are asked for.
 
 Revision ID: 8a2f4c6e1b90
-Revises: d287e2c3d330
+Revises: 5b1c70a9e2f4
 """
 
 import sqlalchemy as sa
@@ -12,7 +12,7 @@ from alembic import op
 from controlplane.kit.clock import CpClock
 
 revision = "8a2f4c6e1b90"
-down_revision = "d287e2c3d330"
+down_revision = "5b1c70a9e2f4"
 branch_labels = None
 depends_on = None
 

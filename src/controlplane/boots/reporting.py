@@ -1,0 +1,190 @@
+"""
+What machines ask and say: seeds out, phone-homes and reports in. Whoever calls has verified the token already.
+
+Locks are taken as the lifecycle engine takes them, node first and boot after it.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict
+from typing import Any
+
+from sqlalchemy import Row
+from sqlalchemy.orm import Session
+
+from controlplane.boots import repository
+from controlplane.boots.errors import BootSettled, WrongMachine
+from controlplane.boots.seed import OWN, Content, Machine, own_scripts
+from controlplane.boots.service import append_console, facts_of, open_content
+from controlplane.boots.states import (
+    SSH_KEY,
+    BootLinks,
+    Facts,
+    NodeFile,
+    Outcome,
+    Report,
+    Stage,
+    Verdict,
+    hide_tokens,
+    judge,
+    stages_of,
+)
+from controlplane.kit.clock import rfc3339
+from controlplane.kit.errors import NotFound
+from controlplane.kit.lifecycle import wake
+from controlplane.kit.secrets import Sealer
+
+SETTLED = frozenset({"ready", "failed"})
+KEY_KINDS = ("pub_key_ed25519", "pub_key_ecdsa", "pub_key_rsa")
+
+
+def content_for(session: Session, sealer: Sealer, links: BootLinks, boot_id: str) -> tuple[Content, Machine]:
+    """
+    What the boot's machine is handed, from one query. Raises NotFound for a boot that its machine may not ask for.
+    """
+    row = _known(repository.find_whole(session, boot_id))
+    machine = Machine(boot_id, links.url(boot_id), row.purpose, facts_of(row), is_new=row.state == "made")
+    if row.blueprint_id is None or row.sealed is None:
+        return Content(scripts=own_scripts(machine.purpose, machine.facts)), machine
+    told, secret_files, scripts = open_content(sealer, row.blueprint_id, row.sealed)
+    content = Content(
+        login=told["login"],
+        ssh_keys=tuple(told["ssh_keys"]),
+        user_data=told["user_data"],
+        user_data_kind=told["user_data_kind"],
+        files=tuple(NodeFile(**one) for one in row.files),
+        secret_files=secret_files,
+        scripts=scripts,
+        version=row.version,
+    )
+    return content, machine
+
+
+def facts_for(session: Session, boot_id: str) -> Facts:
+    """
+    What is true of the boot's machine only. Raises NotFound.
+    """
+    return facts_of(_known(repository.find_known(session, boot_id)))
+
+
+def note_fetched(session: Session, machine: Machine) -> None:
+    """
+    The machine has taken its user-data; only the first time is noted.
+    """
+    if machine.is_new:
+        repository.mark_fetched(session, machine.boot_id)
+
+
+def boot_at(session: Session, address: str) -> Row[Any]:
+    """
+    The one boot whose machine has the address, as its row. Raises NotFound where there is none, or more than one.
+    """
+    found = repository.ids_at(session, address)
+    if len(found) != 1:
+        raise NotFound
+    return _known(repository.find_known(session, found[0]))
+
+
+def changed_files(session: Session, boot_id: str, known: int | None) -> tuple[int, list[Any] | None]:
+    """
+    The version of the plain files, and the files unless that version is known. Raises NotFound.
+    """
+    row = _known(repository.find_files(session, boot_id, known))
+    return row.version, row.files
+
+
+def phone_home(session: Session, boot_id: str, told: Mapping[str, str]) -> str | None:
+    """
+    The machine has phoned home; the node to look at when that is new, None when it had before. Raises NotFound, WrongMachine when it
+    names another instance than the token's.
+    """
+    row = _known(repository.find_known(session, boot_id))
+    if told.get("instance_id", "") != row.facts["instance_id"]:
+        raise WrongMachine("The instance_id is not that of this token's machine.")
+    if row.phoned_at is not None or row.state in SETTLED:
+        return None
+    wake(session, "nodes", [row.node_id])
+    _known(repository.find_known(session, boot_id, lock=True))
+    keys = {kind: told[kind].strip() for kind in KEY_KINDS if SSH_KEY.fullmatch(told.get(kind, "").strip())}
+    repository.mark_phoned(session, boot_id, keys)
+    return str(row.node_id)
+
+
+def take_report(session: Session, boot_id: str, named: str, report: Report) -> tuple[str, str | None]:
+    """
+    The state of the boot after the report, and the node to look at when anything changed. A boot that is ready or has failed stays so: a
+    report that says the same is welcome, one that contradicts raises BootSettled. Raises NotFound, WrongMachine.
+    """
+    if named != boot_id:
+        raise WrongMachine("The report names another boot than the token.")
+    report = _without_tokens(report)
+    row = _known(repository.find_known(session, boot_id))
+    if row.state in SETTLED:
+        return _settled(row, report), None
+    wake(session, "nodes", [row.node_id])
+    row = _known(repository.find_known(session, boot_id, lock=True))
+    if row.state in SETTLED:
+        return _settled(row, report), None
+    verdict = judge(report, _expected(row), phoned=row.phoned_at is not None) if report.final else None
+    state = "reporting" if verdict is None else "ready" if verdict.ready else "failed"
+    known = tuple(Stage(**one) for one in row.stages)
+    values = {
+        "state": state,
+        "stages": [asdict(one) for one in stages_of(report, known, rfc3339(row.now))],
+        "checks": [dict(one) for one in report.checks],
+        "code": verdict.code if verdict else "",
+        "failure": verdict.words if verdict else "",
+    }
+    repository.write_report(session, boot_id, values)
+    return state, str(row.node_id)
+
+
+def _settled(row: Row[Any], report: Report) -> str:
+    if report.final:
+        verdict: Verdict = judge(report, _expected(row), phoned=row.phoned_at is not None)
+        if verdict.ready != (row.state == "ready"):
+            raise BootSettled(f"The boot is {row.state}; this report changes nothing.", state=row.state)
+    return str(row.state)
+
+
+def take_console(session: Session, boot_id: str, data: bytes, offset: int | None) -> int:
+    """
+    The output is kept; where the next piece begins is returned. Raises NotFound.
+    """
+    _known(repository.find_known(session, boot_id))
+    return append_console(session, boot_id, data, offset=offset)
+
+
+def take_applied(session: Session, boot_id: str, version: int, failure: str) -> str | None:
+    """
+    The machine has this version of the files, but for what could not be written; the node to look at when that is new. Raises NotFound.
+    """
+    row = _known(repository.find_known(session, boot_id))
+    failure = hide_tokens(failure)
+    if (row.applied_version, row.apply_failure) == (version, failure):
+        return None
+    wake(session, "nodes", [row.node_id])
+    _known(repository.find_known(session, boot_id, lock=True))
+    repository.write_applied(session, boot_id, version, failure)
+    return str(row.node_id)
+
+
+def _expected(row: Row[Any]) -> Sequence[str]:
+    """
+    Names of the outcomes that a machine must report.
+    """
+    return row.scripts or ([row.purpose] if row.purpose in OWN and row.blueprint_id is None else ())
+
+
+def _known(row: Row[Any] | None) -> Row[Any]:
+    if row is None:
+        raise NotFound
+    return row
+
+
+def _without_tokens(report: Report) -> Report:
+    return Report(
+        report.final,
+        {name: hide_tokens(errors) for name, errors in report.stages.items()},
+        tuple(Outcome(one.name, one.ok, one.exit_code, one.line, hide_tokens(one.output)) for one in report.outcomes),
+        tuple({key: hide_tokens(str(value)) for key, value in one.items()} for one in report.checks),
+    )
