@@ -68,6 +68,8 @@ class _Bounded(sushy_connector.HTTPAdapter):  # type: ignore[misc]
             raise sushy_connector.req_exc.ChunkedEncodingError(f"{type(error).__name__}: {error}") from error
         finally:
             response.raw.close()
+            # We said `Connection: close`. Who closes without saying so in turn would have the next request run into a dead connection.
+            self.poolmanager.clear()
         return response
 
     def _parts(self, raw: Any) -> Iterator[bytes]:
