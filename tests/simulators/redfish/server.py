@@ -150,24 +150,25 @@ class FakeBmc:
         kind = fault.kind if fault else ""
         if fault and kind == "say":
             _send(request, *fault.payload)
-            return
-        if kind == "hang":
+        elif kind == "hang":
             self._hang(request)
-            return
-        if kind == "reset":
+        elif kind == "reset":
             _reset(request)
-            return
-        with self._lock:
-            answer = self._answer(request, content if content is not None else {})
+        else:
+            with self._lock:
+                answer = self._answer(request, content if content is not None else {})
+            self._deliver(request, kind, answer)
+
+    def _deliver(self, request: BaseHTTPRequestHandler, kind: str, answer: Answer) -> None:
+        raw = json.dumps(answer[1]).encode()
         if kind == "effect_hang":
             self._hang(request)
         elif kind == "effect_reset":
             _reset(request)
         elif kind == "truncate":
-            raw = json.dumps(answer[1]).encode()
             _send(request, answer[0], raw[: len(raw) // 2], answer[2])
         elif kind == "cut":
-            _cut(request, json.dumps(answer[1]).encode())
+            _cut(request, raw)
         elif kind == "trickle":
             _trickle(request, self.let_go)
         elif kind == "html":
@@ -326,7 +327,7 @@ def serving(*bmcs: FakeBmc, tls: ssl.SSLContext | None = None) -> Iterator[None]
     Each controller listens on an address of its own as long as the block lasts.
     """
     servers = [_listen(bmc, tls) for bmc in bmcs]
-    threads = [threading.Thread(target=server.serve_forever, args=(0.05,), daemon=True) for server in servers]
+    threads = [threading.Thread(target=server.serve_forever, args=(0.01,), daemon=True) for server in servers]
     for thread in threads:
         thread.start()
     try:

@@ -85,7 +85,7 @@ def test_drives_that_all_refuse_are_named(bmc: FakeBmc, adapter: RedfishAdapter,
     """With each one's words."""
     for path in ways.with_slots(bmc, ("0", ("CD",), True), ("1", ("CD",), True)):
         bmc.rules.append(ways.kvm_slot(path, 400))
-    with pytest.raises(Refused, match="for the console only.*for the console only"):
+    with pytest.raises(Refused, match=r"for the console only.*for the console only"):
         adapter.insert_media(at, OURS)
 
 
@@ -138,7 +138,7 @@ def test_an_insert_that_never_shows_is_unknown(bmc: FakeBmc, adapter: RedfishAda
 
 
 def test_an_eject_without_a_body_where_a_body_is_refused(bmc: FakeBmc, adapter: RedfishAdapter, at: Controller) -> None:
-    """iLO and others differ on the empty object."""
+    """Controllers differ on the empty object."""
     bmc.tree[CD] |= {"Image": OLD, "Inserted": True}
     bmc.fail("EjectMedia", "say", payload=no(400, "Base.1.8.MalformedJSON"))
     adapter.eject_media(at)

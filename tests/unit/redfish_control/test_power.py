@@ -109,7 +109,7 @@ def test_a_refusal_of_what_is_so_already_is_success(bmc: FakeBmc, adapter: Redfi
 def test_the_machine_is_the_system_that_can_be_switched(bmc: FakeBmc, adapter: RedfishAdapter, at: Controller) -> None:
     """An HGX baseboard stands first among the systems and is not taken for the machine."""
     adapter.power(at, on=True)
-    assert [line for line in bmc.lines("POST")] == [POST_RESET]
+    assert bmc.lines("POST") == [POST_RESET]
     assert f"GET {BASEBOARD}" in bmc.lines()
 
 

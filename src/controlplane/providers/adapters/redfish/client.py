@@ -39,8 +39,7 @@ URL = re.compile(r"https?://[^\s/?#@]+(?:/redfish(?:/v1)?)?/?", re.IGNORECASE)
 SHORTEST_SECRET = 4
 
 # Its lines quote requests and answers, passwords that a controller echoes among them; what matters stands in our errors.
-logging.getLogger("sushy").addHandler(logging.NullHandler())
-logging.getLogger("sushy").propagate = False
+logging.getLogger("sushy").setLevel(logging.CRITICAL + 1)
 
 
 class TimedOut(Unknown):

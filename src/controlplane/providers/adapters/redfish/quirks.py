@@ -86,7 +86,7 @@ class Quirk:
     """
 
     vendor: str
-    """Found in the manufacturer, any case."""
+    """Regular expression for whole words of the manufacturer, any case."""
     source: str
     """Who says so."""
     facts: Mapping[str, Any]
@@ -127,13 +127,13 @@ class Make:
 DELL_ATTRIBUTES = "{manager}/Oem/Dell/DellAttributes/{id}"
 QUIRKS = (
     Quirk(
-        "supermicro",
+        "super ?micro",
         "sushy 5.14 system.set_system_boot_options: on X11 and X12 `Cd` fails and `UsbCd` works; "
         "Ironic redfish management: BootSourceOverrideEnabled must always be sent",
         {"usb_cd_first": True},
     ),
     Quirk(
-        "supermicro",
+        "super ?micro",
         "NVIDIA/libredfish supermicro: locked is SysLockdown on, KCS at Callback and the host interface off",
         {
             "lock": (
@@ -181,17 +181,20 @@ QUIRKS = (
         manager_model=r"^1[7-9]G",
     ),
     Quirk(
-        "ami",
+        "ami|american megatrends.*",
         "Ironic: AMI wants mode, enabled and target together; metal-operator 188",
         {"boot_fields": "all", "settings_suffix": "/SD"},
     ),
     Quirk(
-        "gigabyte",
+        "gigabyte|giga ?computing",
         "metal-operator 188: boot settings only through /Systems/Self/SD",
         {"boot_fields": "all", "settings_suffix": "/SD"},
     ),
-    Quirk("giga computing", "as gigabyte, its new name", {"boot_fields": "all", "settings_suffix": "/SD"}),
-    Quirk("asrock", "Ironic: ASRockRack wants mode, enabled and target together", {"boot_fields": "all", "settings_suffix": "/SD"}),
+    Quirk(
+        "asrock(?:rack)?",
+        "Ironic: ASRockRack wants mode, enabled and target together",
+        {"boot_fields": "all", "settings_suffix": "/SD"},
+    ),
 )
 
 
@@ -222,15 +225,15 @@ def facts_of(make: Make, rows: tuple[Quirk, ...] = QUIRKS) -> Facts:
 
 
 def _is_of(row: Quirk, make: Make) -> bool:
-    return _word(row.vendor, make.vendor) and re.search(row.model, make.model, re.IGNORECASE) is not None
-
-
-def _word(wanted: str, said: str) -> bool:
-    return re.search(rf"\b{re.escape(wanted)}", said, re.IGNORECASE) is not None
+    is_vendor = re.search(rf"\b(?:{row.vendor})\b", make.vendor, re.IGNORECASE) is not None
+    return is_vendor and re.search(row.model, make.model, re.IGNORECASE) is not None
 
 
 def _manager_fits(row: Quirk, make: Make) -> bool:
     if not row.asks_manager:
         return True
+    if re.search(row.manager_model, make.manager_model, re.IGNORECASE) is None:
+        return False
     version = version_of(make.manager_version)
-    return re.search(row.manager_model, make.manager_model, re.IGNORECASE) is not None and row.since <= version < row.before
+    bounded = bool(row.since) or row.before != LATEST
+    return not bounded or (bool(version) and row.since <= version < row.before)
