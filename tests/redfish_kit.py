@@ -62,6 +62,23 @@ def running_kit(*, systems: int) -> Iterator[RedfishKit]:
         yield RedfishKit(f"http://127.0.0.1:{port}", tuple(system_id(number) for number in range(systems)))
 
 
+@contextmanager
+def recorded(tree: str) -> Iterator[str]:
+    """
+    The url of a controller that answers as the recorded one did, and takes every change without making it.
+    """
+    if not (KIT / "static.sh").is_file():
+        kits.unusable("Redfish recording", f"{KIT} is not there")
+    with ExitStack() as stack:
+        _install(stack)
+        port = _free_port(stack)
+        started = _run("static.sh", "start", str(BASE), str(port), tree, env=dict(os.environ), limit_s=60)
+        stack.callback(_run, "static.sh", "stop", str(BASE), str(port), env=dict(os.environ), limit_s=30)
+        if started.returncode != 0:
+            kits.unusable("Redfish recording", f"it did not start: {started.stderr[-300:]}")
+        yield f"http://127.0.0.1:{port}"
+
+
 def _install(stack: ExitStack) -> None:
     """
     One process installs, the others wait for it.

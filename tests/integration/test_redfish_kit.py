@@ -15,10 +15,10 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 import pytest
 
 from controlplane.providers.adapters.redfish.adapter import RedfishAdapter, build
-from controlplane.providers.errors import AuthFailed, NotFound, NotSent, Permanent, ProviderError, Unsupported
+from controlplane.providers.errors import AuthFailed, NotFound, NotSent, Permanent, ProviderError, Unknown, Unsupported
 from controlplane.providers.hardware import Controller, HardwareView
 from controlplane.providers.registry import AdapterInput
-from tests.redfish_kit import ACCOUNT, RedfishKit, running_kit
+from tests.redfish_kit import ACCOUNT, RedfishKit, recorded, running_kit
 
 SYSTEMS = 4
 SLOWEST_POWER_S = 30.0
@@ -153,3 +153,34 @@ def test_what_the_emulator_cannot_do_is_said(kit: RedfishKit, adapter: RedfishAd
         adapter.change_settings(at, {"ProcTurbo": "Enabled"})
     with pytest.raises(NotSent):
         adapter.observe(replace(at, ref="nod_nobody", url="http://127.0.0.1:1"))
+
+
+@pytest.mark.parametrize(
+    ("tree", "power", "accounts", "setting", "update"),
+    [
+        ("gh200", "on", {"root"}, "EGM", "takes uploads"),
+        ("dell_poweredge_r750", "on", {"root"}, "AcPwrRcvry", ""),
+        ("lenovo_thinksystem_sr670", "on", {"USERID"}, "Memory_MirrorMode", "only TFTP, SFTP"),
+    ],
+)
+def test_recorded_machines_are_understood(tree: str, power: str, accounts: set[str], setting: str, update: str) -> None:
+    """The machine is found beside its baseboard; its drives, settings and accounts are read; what it cannot do is said in words."""
+    made = build(AdapterInput("prv_recorded", {"media_wait_s": 0.1, "poll_s": 0.05}, {}, "test", lambda: datetime.now(UTC)))
+    try:
+        with recorded(tree) as url:
+            at = Controller(f"nod_{tree}", url)
+            view = made.observe(at)
+            assert (view.power, view.health, view.media) == (power, "ok", None)
+            assert accounts <= set(made.list_accounts(at))
+            settings = made.read_settings(at)
+            assert setting in settings
+            assert settings["secure_boot"] in {"on", "off"}
+            made.power(at, on=False, force=True)
+            made.boot_from(at, "media")
+            if update:
+                with pytest.raises(Unsupported, match=update):
+                    made.update_firmware(at, "http://images.example/x.bin")
+            with pytest.raises(Unknown, match="does not show it"):
+                made.insert_media(at, "http://images.example/boot.iso")
+    finally:
+        made.close()

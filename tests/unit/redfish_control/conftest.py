@@ -19,7 +19,7 @@ from tests.simulators.redfish.server import FakeBmc, serving
 
 QUICK = {
     "timeout_s": 5.0,
-    "call_limit_s": 20.0,
+    "call_limit_s": 15.0,
     "read_retries": 1,
     "retry_delay_s": 0.0,
     "poll_s": 0.01,

@@ -111,6 +111,24 @@ def test_a_drive_without_actions_is_patched(bmc: FakeBmc, adapter: RedfishAdapte
     assert adapter.observe(at).media is None
 
 
+def test_lenovo_drives_for_uploads_come_last(bmc: FakeBmc, adapter: RedfishAdapter, at: Controller) -> None:
+    """Whatever order they are listed in."""
+    bmc.system["Manufacturer"] = "Lenovo"
+    kinds = ("CD", "DVD", "USBStick")
+    *_, address = ways.with_slots(bmc, ("RDOC1", kinds, False), ("Remote1", kinds, False), ("EXT1", kinds, False), under=MANAGER)
+    adapter.insert_media(at, OURS)
+    assert bmc.lines("PATCH") == [f"PATCH {address}"]
+
+
+def test_a_drive_that_went_away_is_left_out(bmc: FakeBmc, adapter: RedfishAdapter, at: Controller) -> None:
+    """And looked for anew."""
+    adapter.insert_media(at, OURS)
+    gone = bmc.tree.pop(CD)
+    assert adapter.observe(at).media is None
+    bmc.tree[CD] = gone
+    assert adapter.observe(at).media == OURS
+
+
 def test_an_eject_may_take_its_time(bmc: FakeBmc, adapter: RedfishAdapter, at: Controller) -> None:
     """Dell: the image shows for a while; one that never goes is busy, and nothing is inserted beside it."""
     bmc.tree[CD] |= {"Image": OLD, "Inserted": True}

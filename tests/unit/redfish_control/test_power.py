@@ -5,11 +5,11 @@ Power: what is asked of the controller, and what is not.
 import pytest
 
 from controlplane.providers.adapters.redfish.adapter import RedfishAdapter
-from controlplane.providers.errors import Busy, NotFound, Permanent, Unsupported
+from controlplane.providers.errors import Busy, NotFound, Permanent, Unknown, Unsupported
 from controlplane.providers.hardware import Controller
 from tests.simulators.redfish import ways
 from tests.simulators.redfish.server import FakeBmc, no
-from tests.simulators.redfish.tree import BASEBOARD, RESET, SYSTEM, UUID, V1, ref
+from tests.simulators.redfish.tree import BASEBOARD, MANAGER, RESET, SYSTEM, UUID, V1, ref
 
 ALLOWABLE = "ResetType@Redfish.AllowableValues"
 POST_RESET = f"POST {RESET}"
@@ -150,6 +150,13 @@ def test_a_machine_that_was_renumbered_is_found_again(bmc: FakeBmc, adapter: Red
     bmc.tree[moved] = bmc.tree.pop(SYSTEM) | {"@odata.id": moved, "PowerState": "On"}
     bmc.tree[f"{V1}/Systems"]["Members"] = [ref(moved)]
     assert adapter.observe(at).power == "on"
+
+
+def test_a_part_that_is_missing_does_not_make_the_machine_missing(bmc: FakeBmc, adapter: RedfishAdapter, at: Controller) -> None:
+    """NotFound is said of the whole machine only."""
+    del bmc.tree[MANAGER]
+    with pytest.raises(Unknown, match="part of the machine"):
+        adapter.observe(at)
 
 
 def test_an_observation_tells_health_and_nothing_that_was_not_read(bmc: FakeBmc, adapter: RedfishAdapter, at: Controller) -> None:

@@ -23,6 +23,7 @@ def reboot(bmc: FakeBmc) -> None:
 
 def test_changes_wait_for_a_reboot_and_are_shown(bmc: FakeBmc, adapter: RedfishAdapter, at: Controller) -> None:
     """In the types that the attributes have, when to apply included; what is in force is not claimed before."""
+    bmc.tree[BIOS]["Attributes"]["AdminPassword"] = "of the firmware"
     before = {"ProcTurbo": "Enabled", "Retries": "3", "Quiet": "true", "secure_boot": "off"}
     assert adapter.read_settings(at) == before
     adapter.change_settings(at, {"Retries": "5", "Quiet": "false", "ProcTurbo": "Enabled", "secure_boot": "on"})

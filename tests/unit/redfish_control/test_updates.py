@@ -123,7 +123,7 @@ def test_upload_only_is_said_in_words(bmc: FakeBmc, adapter: RedfishAdapter, at:
 def test_a_protocol_that_the_controller_lacks(bmc: FakeBmc, adapter: RedfishAdapter, at: Controller) -> None:
     """Is told before anything is sent."""
     update = bmc.tree[f"{V1}/UpdateService"]["Actions"]["#UpdateService.SimpleUpdate"]
-    update["TransferProtocol@Redfish.AllowableValues"] = ["NFS"]
+    update["TransferProtocol@Redfish.AllowableValues"] = [["NFS"]]
     with pytest.raises(Unsupported, match="HTTPS"):
         adapter.update_firmware(at, IMAGE)
     assert bmc.sent(POST_UPDATE) == []

@@ -17,7 +17,7 @@ from controlplane.providers.adapters.redfish.links import facts, inside, machine
 from controlplane.providers.adapters.redfish.pool import Pool
 from controlplane.providers.adapters.redfish.quirks import Facts
 from controlplane.providers.clusters import Capabilities, ClusterList
-from controlplane.providers.errors import Permanent, Unsupported
+from controlplane.providers.errors import NotFound, Permanent, Unknown, Unsupported
 from controlplane.providers.hardware import (
     BootSource,
     Controller,
@@ -30,8 +30,6 @@ from controlplane.providers.hardware import (
 )
 from controlplane.providers.registry import AdapterInput
 
-READING_LIMIT_S = 55.0
-"""A whole inventory is many slow calls; the port allows under 60 s."""
 HEALTH: dict[str, Health] = {"OK": "ok", "Warning": "warning", "Critical": "critical"}
 
 
@@ -88,19 +86,11 @@ class RedfishAdapter:
         See `Hardware.observe`.
         """
         with self._machine(controller) as (bmc, system, known):
-            override = boot.read_override(bmc, system, known)
             try:
-                image = media.read_media(bmc, system)
-            except Unsupported:
-                image = None
-            return HardwareView(
-                power=power.power_of(system),
-                boot_source=override.source,
-                boot_once=override.once,
-                media=image,
-                health=_health(system),
-                pending=settings.pending(bmc, system),
-            )
+                return _view(bmc, system, known)
+            except NotFound as error:
+                # The machine was found: that a part of it is missing must not read as if it were not there.
+                raise Unknown(f"part of the machine's tree is missing: {error.detail}") from error
 
     def power(self, controller: Controller, *, on: bool, force: bool = False) -> None:
         """
@@ -120,8 +110,8 @@ class RedfishAdapter:
         """
         See `Hardware.insert_media`.
         """
-        with self._machine(controller) as (bmc, system, _):
-            media.insert(bmc, system, url, self._config)
+        with self._machine(controller) as (bmc, system, known):
+            media.insert(bmc, system, known, url, self._config)
 
     def eject_media(self, controller: Controller) -> None:
         """
@@ -134,21 +124,21 @@ class RedfishAdapter:
         """
         See `Hardware.take_inventory`.
         """
-        with self._pool.lend(controller, READING_LIMIT_S) as bmc:
+        with self._pool.lend(controller, self._config.reading_limit_s) as bmc:
             return inventory.take_inventory(bmc.read, path_of(machine(bmc, controller.system)))
 
     def read_health(self, controller: Controller) -> tuple[Fact, ...]:
         """
         See `Hardware.read_health`.
         """
-        with self._pool.lend(controller, READING_LIMIT_S) as bmc:
+        with self._pool.lend(controller, self._config.reading_limit_s) as bmc:
             return health.read_health(bmc.read, path_of(machine(bmc, controller.system)))
 
     def read_log(self, controller: Controller, *, after: str = "") -> Logs:
         """
         See `Hardware.read_log`.
         """
-        with self._pool.lend(controller, READING_LIMIT_S) as bmc:
+        with self._pool.lend(controller, self._config.reading_limit_s) as bmc:
             return events.read_log(bmc.read, path_of(machine(bmc, controller.system)), after)
 
     def read_settings(self, controller: Controller) -> dict[str, str]:
@@ -205,6 +195,18 @@ class RedfishAdapter:
         with self._pool.lend(controller, self._config.call_limit_s) as bmc:
             system = machine(bmc, controller.system)
             yield bmc, system, facts(bmc, system, self._config.vendor)
+
+
+def _view(bmc: Bmc, system: Reply, known: Facts) -> HardwareView:
+    override = boot.read_override(bmc, system, known)
+    return HardwareView(
+        power=power.power_of(system),
+        boot_source=override.source,
+        boot_once=override.once,
+        media=media.read_media(bmc, system),
+        health=_health(system),
+        pending=settings.pending(bmc, system),
+    )
 
 
 def _health(system: Reply) -> Health:

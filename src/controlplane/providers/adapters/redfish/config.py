@@ -6,6 +6,9 @@ from typing import Annotated, Literal
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, model_validator
 
+PORT_LIMIT_S = 58.0
+"""The port allows under 60 s a call."""
+
 
 def _absolute(value: str) -> str:
     if not value.startswith("/") or "\0" in value:
@@ -29,7 +32,7 @@ class RedfishConfig(BaseModel):
     connect_timeout_s: float = Field(default=5.0, gt=0, le=30)
     """Longest a connection may take to come about."""
     call_limit_s: float = Field(default=45.0, gt=0, le=55)
-    """Longest one call of the port may take, all its requests included."""
+    """Longest one call of the port may take, all its requests included; inventories and logs take what the port's 60 s leave."""
     read_retries: int = Field(default=1, ge=0, le=3)
     """How often a read that was reset or answered with a 5xx is repeated. Changes never are."""
     retry_delay_s: float = Field(default=0.5, ge=0, le=5)
@@ -63,4 +66,13 @@ class RedfishConfig(BaseModel):
     def _fits(self) -> "RedfishConfig":
         if self.timeout_s > self.call_limit_s:
             raise ValueError("timeout_s must not be longer than call_limit_s")
+        if self.call_limit_s > self.reading_limit_s:
+            raise ValueError(f"call_limit_s and twice wait_s must not be longer than {PORT_LIMIT_S} s together")
         return self
+
+    @property
+    def reading_limit_s(self) -> float:
+        """
+        Longest a call that reads many resources may take: what the port allows, less the waits for a controller and for a place.
+        """
+        return PORT_LIMIT_S - 2 * self.wait_s

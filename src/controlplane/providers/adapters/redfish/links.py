@@ -182,11 +182,22 @@ def allowed(bmc: Bmc, body: Mapping[str, Any] | None, name: str, parameter: str)
     """
     said = inside(body, "Actions", name, f"{parameter}@Redfish.AllowableValues")
     if isinstance(said, list):
-        return tuple(str(one) for one in said)
+        return tuple(_flat(said))
     info = text(body, "Actions", name, "@Redfish.ActionInfo")
     if not info:
         return None
     return next(_values(bmc.read(info), parameter), None)
+
+
+def _flat(values: list[Any]) -> Iterator[str]:
+    """
+    The values; a list in the list, as BlueField's controller has it, counts by what is in it.
+    """
+    for one in values:
+        if isinstance(one, list):
+            yield from _flat(one)
+        else:
+            yield str(one)
 
 
 def _values(info: Mapping[str, Any], parameter: str) -> Iterator[tuple[str, ...]]:
@@ -194,4 +205,4 @@ def _values(info: Mapping[str, Any], parameter: str) -> Iterator[tuple[str, ...]
     for row in rows if isinstance(rows, list) else []:
         values = inside(row, "AllowableValues")
         if text(row, "Name") == parameter and isinstance(values, list):
-            yield tuple(str(one) for one in values)
+            yield tuple(_flat(values))

@@ -6,13 +6,16 @@ Source: DMTF VirtualMedia schema; vendors' ways after sushy 5.14 (`virtual_media
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import re
+from collections.abc import Iterator, Mapping
+from functools import partial
 from typing import Any
 
 from controlplane.providers.adapters.redfish.answers import Reply
 from controlplane.providers.adapters.redfish.client import Bmc
 from controlplane.providers.adapters.redfish.config import RedfishConfig
 from controlplane.providers.adapters.redfish.links import action, inside, link, managers, members, path_of, text
+from controlplane.providers.adapters.redfish.quirks import Facts
 from controlplane.providers.errors import Busy, NotFound, Refused, Unknown, Unsupported
 
 INSERT, EJECT = "#VirtualMedia.InsertMedia", "#VirtualMedia.EjectMedia"
@@ -32,20 +35,17 @@ def inserted_image(slot: Reply) -> str | None:
 
 def read_media(bmc: Bmc, system: Reply) -> str | None:
     """
-    The image in the first drive that has one. Raises Unsupported without drives.
+    The image in the first drive that has one; None also without drives.
     """
-    for path in _slots(bmc, system):
-        image = inserted_image(bmc.get(path))
-        if image is not None:
-            return image
-    return None
+    images = (inserted_image(slot) for slot in _drives(bmc, system))
+    return next((image for image in images if image is not None), None)
 
 
-def insert(bmc: Bmc, system: Reply, url: str, config: RedfishConfig) -> None:
+def insert(bmc: Bmc, system: Reply, facts: Facts, url: str, config: RedfishConfig) -> None:
     """
     The image is in a drive, and no other image in any. Raises Unsupported without a drive that takes it, Unknown when it does not show.
     """
-    slots = [bmc.get(path) for path in _slots(bmc, system)]
+    slots = list(_drives(bmc, system))
     images = [inserted_image(slot) for slot in slots]
     if [image for image in images if image is not None] == [url]:
         return
@@ -53,7 +53,7 @@ def insert(bmc: Bmc, system: Reply, url: str, config: RedfishConfig) -> None:
         if image is not None:
             _eject(bmc, slot, config)
     refusals: list[str] = []
-    for slot in sorted((slot for slot in slots if _takes_discs(slot)), key=_preference):
+    for slot in sorted((slot for slot in slots if _takes_discs(slot)), key=partial(_preference, facts)):
         problem = _insert_into(bmc, bmc.get(path_of(slot)), url, config)
         if problem is None:
             _await(bmc, path_of(slot), config, url=url)
@@ -66,17 +66,28 @@ def insert(bmc: Bmc, system: Reply, url: str, config: RedfishConfig) -> None:
 
 def eject(bmc: Bmc, system: Reply, config: RedfishConfig) -> None:
     """
-    All drives are empty.
+    All drives are empty; so they are where there are none.
     """
-    for path in _slots(bmc, system):
-        slot = bmc.get(path)
+    for slot in _drives(bmc, system):
         if inserted_image(slot) is not None:
             _eject(bmc, slot, config)
 
 
+def _drives(bmc: Bmc, system: Reply) -> Iterator[Reply]:
+    """
+    All drives as they are now; one that is gone from where it was listed is left out, and looked for anew the next time.
+    """
+    for path in _slots(bmc, system):
+        slot = bmc.look(path)
+        if isinstance(slot.problem(), NotFound):
+            bmc.known.pop("slots", None)
+        else:
+            yield slot.checked()
+
+
 def _slots(bmc: Bmc, system: Reply) -> tuple[str, ...]:
     """
-    All drives, the system's before its managers': some controllers have them in one place only.
+    Paths of all drives, the system's before its managers': some controllers have them in one place only.
     """
     known = bmc.known.get("slots")
     if isinstance(known, tuple):
@@ -89,8 +100,6 @@ def _slots(bmc: Bmc, system: Reply) -> tuple[str, ...]:
             found.update(dict.fromkeys(members(bmc, path)))
         except (NotFound, Unsupported):
             continue
-    if not found:
-        raise Unsupported("the controller has no virtual drives", code="provider_no_virtual_media")
     bmc.known["slots"] = tuple(found)
     return tuple(found)
 
@@ -107,11 +116,12 @@ def _takes_discs(slot: Reply) -> bool:
     return any(kind in DISCS for kind in _kinds(slot))
 
 
-def _preference(slot: Reply) -> tuple[bool, bool]:
+def _preference(facts: Facts, slot: Reply) -> tuple[bool, bool, bool]:
     """
-    A drive with an action before one without, a CD before a DVD; the system's drives stand first already.
+    A drive for addresses before one for uploads, one with an action before one without, a CD before a DVD.
     """
-    return not action(slot.body, INSERT), "CD" not in _kinds(slot)
+    for_uploads = bool(facts.upload_slots) and re.match(facts.upload_slots, text(slot.body, "Id")) is not None
+    return for_uploads, not action(slot.body, INSERT), "CD" not in _kinds(slot)
 
 
 def _insert_into(bmc: Bmc, slot: Reply, url: str, config: RedfishConfig) -> str | None:

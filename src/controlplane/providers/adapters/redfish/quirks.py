@@ -73,6 +73,8 @@ class Facts:
     """Resource whose attributes, not the override, make it boot virtual media; with the names that `Switch.path` has."""
     media_boot_attributes: Mapping[str, str] = field(default_factory=dict)
     """What is written there."""
+    upload_slots: str = ""
+    """Regular expression of the ids of virtual drives that take no address; tried last."""
     lock: tuple[Switch, ...] = ()
     """All of it together is the lock; empty: the manager's host interfaces are."""
     off_s: float = 0.0
@@ -179,6 +181,11 @@ QUIRKS = (
         "Ironic: iDRAC10 answers 409 to On for up to 60 s after Off",
         {"off_s": 15.0},
         manager_model=r"^1[7-9]G",
+    ),
+    Quirk(
+        "lenovo",
+        "recorded XCC of an SR670 V2: ten drives without actions; EXT take an address, RDOC uploads, Remote the console",
+        {"upload_slots": r"RDOC|Remote"},
     ),
     Quirk(
         "ami|american megatrends.*",

@@ -22,13 +22,12 @@ UNREADABLE = "unreadable"
 
 def read(bmc: Bmc, system: Reply) -> dict[str, str]:
     """
-    Settings in force, as text; `secure_boot` is `unknown` where the controller does not tell.
+    Settings in force, as text, without passwords; `secure_boot` is `unknown` where the controller does not tell.
     """
     bios = _resource(bmc, link(system.body, "Bios"))
     attributes = _attributes(bios)
-    return {name: _text(value) for name, value in attributes.items() if value is not None} | {
-        SECURE_BOOT: _in_force(_secure(bmc, system))
-    }
+    shown = {name: _text(value) for name, value in attributes.items() if value is not None and "password" not in name.lower()}
+    return shown | {SECURE_BOOT: _in_force(_secure(bmc, system))}
 
 
 def pending(bmc: Bmc, system: Reply) -> tuple[str, ...]:
