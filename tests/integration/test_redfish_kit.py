@@ -83,13 +83,11 @@ def until(look: Callable[[], HardwareView], good: Callable[[HardwareView], bool]
 
 
 def test_power_goes_on_and_off(kit: RedfishKit, adapter: RedfishAdapter) -> None:
-    """Two machines of one controller, side by side, each read back; the others stay as they are."""
-    both = [machine(kit, 0), machine(kit, 1)]
-    for on in (True, False):
-        for one in both:
-            adapter.power(one, on=on, force=not on)
-        for one in both:
-            until(partial(adapter.observe, one), lambda view, on=on: view.power == ("on" if on else "off"))  # type: ignore[misc]
+    """Read back, as slow as on hardware; the other machines of the controller stay as they are."""
+    one = machine(kit, 0)
+    for power in ("on", "off"):
+        adapter.power(one, on=power == "on", force=True)
+        until(partial(adapter.observe, one), lambda view, power=power: view.power == power)  # type: ignore[misc]
     assert adapter.observe(machine(kit, 2)).power == "off"
 
 

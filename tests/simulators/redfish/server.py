@@ -169,8 +169,8 @@ class FakeBmc:
             _send(request, answer[0], raw[: len(raw) // 2], answer[2])
         elif kind == "cut":
             _cut(request, raw)
-        elif kind == "trickle":
-            _trickle(request, self.let_go)
+        elif kind in {"trickle", "trickle_head"}:
+            _trickle(request, self.let_go, head=kind == "trickle_head")
         elif kind == "html":
             _send(request, 200, b"<html><body>Welcome to the BMC</body></html>", {"Content-Type": "text/html"})
         elif kind == "error_inside":
@@ -396,11 +396,13 @@ def _cut(request: BaseHTTPRequestHandler, raw: bytes) -> None:
     request.close_connection = True
 
 
-def _trickle(request: BaseHTTPRequestHandler, until: threading.Event) -> None:
-    """A byte now and then, for ever."""
+def _trickle(request: BaseHTTPRequestHandler, until: threading.Event, *, head: bool) -> None:
+    """A byte now and then, for ever: of the body, or of a header that does not end."""
     request.send_response(200)
     request.send_header("Content-Type", "application/json")
-    request.end_headers()
+    if not head:
+        request.end_headers()
+    request.flush_headers()
     request.close_connection = True
     while not until.wait(0.02):
         request.wfile.write(b" ")

@@ -139,7 +139,7 @@ def test_a_look_that_breaks_once_is_repeated(bmc: FakeBmc, build: Build, at: Con
         build(read_retries=0).observe(at)
 
 
-@pytest.mark.parametrize("kind", ["hang", "effect_hang", "trickle"])
+@pytest.mark.parametrize("kind", ["hang", "effect_hang", "trickle", "trickle_head"])
 def test_silence_is_unknown_after_its_time(bmc: FakeBmc, build: Build, at: Controller, kind: str) -> None:
     """A controller that needs 60 s, or sends a byte now and then for ever; a look is not repeated after it."""
     adapter = build(timeout_s=0.1, call_limit_s=0.3)

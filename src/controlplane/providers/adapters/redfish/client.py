@@ -9,8 +9,10 @@ from __future__ import annotations
 
 import logging
 import re
+import socket
 import time
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import suppress
 from http import HTTPStatus
 from typing import Any
 from urllib.parse import urljoin, urlsplit
@@ -56,17 +58,45 @@ class _Bounded(sushy_connector.HTTPAdapter):  # type: ignore[misc]
     def __init__(self, max_body_bytes: int, ends_at: Callable[[], float]) -> None:
         self._max_body_bytes = max_body_bytes
         self._ends_at = ends_at
+        self._live: Any = None
         super().__init__(pool_connections=1, pool_maxsize=1)
 
+    def get_connection_with_tls_context(self, *args: Any, **how: Any) -> Any:
+        pool = super().get_connection_with_tls_context(*args, **how)
+        kept = self
+
+        class Noted(pool.ConnectionCls):  # type: ignore[name-defined,misc]
+            """
+            A connection that can be cut from another thread.
+            """
+
+            def connect(self) -> None:
+                kept._live = self
+                super().connect()
+
+        pool.ConnectionCls = Noted
+        return pool
+
+    def cut(self) -> None:
+        """
+        Whoever reads from the connection, if anybody does, reads its end now. From any thread.
+        """
+        live = getattr(self._live, "sock", None)
+        if live is not None:
+            with suppress(OSError):
+                live.shutdown(socket.SHUT_RDWR)
+
     def send(self, request: Any, **how: Any) -> Any:
-        response = super().send(request, **(how | {"stream": True}))
         try:
-            response._content = b"".join(self._parts(response.raw))  # noqa: SLF001 - what requests itself does with a body
-            response._content_consumed = True  # noqa: SLF001
+            response = super().send(request, **(how | {"stream": True}))
+            try:
+                response._content = b"".join(self._parts(response.raw))  # noqa: SLF001 - what requests itself does with a body
+                response._content_consumed = True  # noqa: SLF001
+            finally:
+                response.raw.close()
         except HTTPError as error:
             raise sushy_connector.req_exc.ChunkedEncodingError(f"{type(error).__name__}: {error}") from error
         finally:
-            response.raw.close()
             # We said `Connection: close`. Who closes without saying so in turn would have the next request run into a dead connection.
             self.poolmanager.clear()
         return response
@@ -95,8 +125,9 @@ class _Wire(sushy_connector.Connector):  # type: ignore[misc]
             url, verify=config.verify, response_callback=self._keep, server_side_retries=1, default_request_timeout=config.timeout_s
         )
         self._session.trust_env = False  # no proxy and no .netrc of this machine between us and a controller
+        self._bounded = _Bounded(config.max_body_mib * MIB, lambda: self.ends_at)
         for scheme in ("http://", "https://"):
-            self._session.mount(scheme, _Bounded(config.max_body_mib * MIB, lambda: self.ends_at))
+            self._session.mount(scheme, self._bounded)
 
     def _keep(self, response: Any) -> None:
         self.last = response
@@ -132,12 +163,19 @@ class _Wire(sushy_connector.Connector):  # type: ignore[misc]
                 raise Unknown(f"{method} {path}: {type(error).__name__}") from error
         return self.last
 
+    def cut(self) -> None:
+        """
+        The request that is under way, if any, ends.
+        """
+        self._bounded.cut()
+
     def forget(self) -> None:
         """
         No credential goes with the next request.
         """
         self._session.auth = None
         self._session.headers.pop("X-Auth-Token", None)
+        self._session.cookies.clear()
 
 
 class Bmc:
@@ -191,6 +229,12 @@ class Bmc:
         A call has begun and has so long.
         """
         self._wire.ends_at = time.monotonic() + limit_s
+
+    def cut(self) -> None:
+        """
+        The request that is under way, if any, ends as unknown. From any thread: for a controller that trickles its answer's head.
+        """
+        self._wire.cut()
 
     def pause(self, seconds: float) -> bool:
         """

@@ -80,9 +80,14 @@ class Pool:
                 bmc = self._client(place, controller)
                 bmc.silent = False
                 bmc.begin(limit_s)
+                # A socket's timeout counts from byte to byte: who sends one now and then would keep us for ever.
+                end = threading.Timer(limit_s, bmc.cut)
+                end.daemon = True
+                end.start()
                 try:
                     yield bmc
                 finally:
+                    end.cancel()
                     place.note(silent=bmc.silent, silence_s=self._config.silence_s)
             finally:
                 lane.release()
