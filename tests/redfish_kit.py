@@ -16,6 +16,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import IO
 
+import pytest
+
 from tests import kits
 
 KIT = kits.KITS / "redfish"
@@ -45,16 +47,20 @@ def system_id(number: int) -> str:
 
 
 @contextmanager
-def running_kit(*, systems: int) -> Iterator[RedfishKit]:
+def running_kit(*, systems: int, driver: str = "fake") -> Iterator[RedfishKit]:
     """
     An emulator of so many systems that asks for an account, as long as the block lasts.
+
+    Driver `test` adds BIOS settings and SimpleUpdate, and needs libvirt's Python module in the kit: `install.sh BASE vm`.
     """
     if not (KIT / "fake.sh").is_file():
         kits.unusable("Redfish emulator", f"{KIT} is not there")
     with ExitStack() as stack:
         _install(stack)
+        if driver == "test" and not list((BASE / "venv").glob("lib/*/site-packages/libvirt.py")):
+            pytest.skip(f"no libvirt in the kit: {KIT}/install.sh {BASE} vm")
         port = _free_port(stack)
-        environment = os.environ | {"AUTH": ":".join(ACCOUNT)}
+        environment = os.environ | {"AUTH": ":".join(ACCOUNT), "DRIVER": driver}
         started = _run("fake.sh", "start", str(BASE), str(port), str(systems), env=environment, limit_s=60)
         stack.callback(_run, "fake.sh", "stop", str(BASE), str(port), env=environment, limit_s=30)
         if started.returncode != 0:

@@ -153,6 +153,18 @@ def test_what_the_emulator_cannot_do_is_said(kit: RedfishKit, adapter: RedfishAd
         adapter.observe(replace(at, ref="nod_nobody", url="http://127.0.0.1:1"))
 
 
+def test_firmware_is_set_and_updated(adapter: RedfishAdapter) -> None:
+    """A BIOS attribute, applied at once here, and an update that its task shows as done; what the driver breaks down over is unknown."""
+    with running_kit(systems=1, driver="test") as kit:
+        at = Controller("nod_firmware", kit.url, system=kit.systems[0])
+        adapter.change_settings(at, {"ProcTurboMode": "Disabled"})
+        settings = adapter.read_settings(at)
+        assert (settings["ProcTurboMode"], settings["secure_boot"]) == ("Disabled", "unknown")
+        view = adapter.update_firmware(at, "http://images.example/x.bin", targets=(f"/redfish/v1/Systems/{at.system}",))
+        assert (view.state, bool(view.task)) == ("running", True)
+        assert adapter.observe_update(at, view.task).state == "succeeded"
+
+
 @pytest.mark.parametrize(
     ("tree", "power", "accounts", "setting", "update"),
     [

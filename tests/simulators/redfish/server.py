@@ -23,7 +23,9 @@ from typing import Any, Literal
 
 from tests.simulators.redfish.tree import MONITOR, RESET, SESSIONS, SIMPLE_UPDATE, SYSTEM, TASK, V1, Tree, ordinary, ref
 
-Etags = Literal["none", "empty", "strong", "weak", "changing", "demanded", "refused"]
+Etags = Literal[
+    "none", "empty", "strong", "weak", "changing", "demanded", "refused", "weak_shown_strong_demanded", "unshown_demanded"
+]
 Answer = tuple[int, Any, dict[str, str]]
 Rule = Callable[[str, str, dict[str, Any]], Answer | None]
 NO_BODY: dict[str, str] = {}
@@ -75,7 +77,7 @@ class FakeBmc:
     session_limit: int = 6
     """BR-047: controllers have few."""
     etags: Etags = "strong"
-    """Lenovo demands a strong one (operations-center 1040); others send none, an empty one, or a new one each time (BR-044)."""
+    """Lenovo shows a weak one and demands a strong one (operations-center 1040); others send none, an empty one, or a new one each time (BR-044)."""
     stale_reads: int = 0
     """So many reads of the system still show the power before a reset: 1 to 11 s on sushy-tools and hardware."""
     refuses_on: int = 0
@@ -230,6 +232,8 @@ class FakeBmc:
         made = hashlib.sha256(json.dumps(self.tree[path]).encode()).hexdigest()[:12]
         return {
             "none": "",
+            "unshown_demanded": "",
+            "weak_shown_strong_demanded": f'W/"{made}"',
             "empty": '""',
             "weak": f'W/"{made}"',
             "changing": f'"{self._ticks}"',
@@ -266,7 +270,9 @@ class FakeBmc:
         match = request.headers.get("If-Match")
         if self.etags == "refused" and match:
             return no(412, "Base.1.8.PreconditionFailed", "no preconditions here")
-        if self.etags == "demanded" and not match:
+        if self.etags == "weak_shown_strong_demanded" and match == "*":
+            return no(412, "Base.1.8.PreconditionFailed", "that is too easy")
+        if self.etags.endswith("demanded") and not match:
             return no(428, "Base.1.8.PreconditionRequired", "say what you mean")
         if match in {None, "*"}:
             return None

@@ -62,7 +62,10 @@ def test_continuous_where_once_is_not_offered(bmc: FakeBmc, adapter: RedfishAdap
     assert adapter.observe(at).boot_once is False
 
 
-@pytest.mark.parametrize("etags", ["none", "empty", "strong", "weak", "changing", "demanded", "refused"])
+@pytest.mark.parametrize(
+    "etags",
+    ["none", "empty", "strong", "weak", "changing", "demanded", "refused", "weak_shown_strong_demanded", "unshown_demanded"],
+)
 def test_every_way_with_etags(bmc: FakeBmc, adapter: RedfishAdapter, at: Controller, etags: Etags) -> None:
     """BR-044: the change goes through in at most five requests, and is in force."""
     bmc.etags = etags

@@ -78,6 +78,12 @@ def test_a_licence_that_hides_secure_boot_makes_it_unknown(bmc: FakeBmc, adapter
         adapter.change_settings(at, {"secure_boot": "on"})
 
 
+def test_a_breakdown_over_secure_boot_hides_nothing_else(bmc: FakeBmc, adapter: RedfishAdapter, at: Controller) -> None:
+    """As sushy-tools does with one of its drivers."""
+    bmc.fail(f"GET {SECURE}", "say", times=9, payload=no(500, "Base.1.8.InternalError"))
+    assert adapter.read_settings(at) == {"ProcTurbo": "Enabled", "Retries": "3", "Quiet": "true", "secure_boot": "unknown"}
+
+
 def test_a_machine_without_settings(bmc: FakeBmc, adapter: RedfishAdapter, at: Controller) -> None:
     """Reads as such, and refuses changes in words."""
     del bmc.system["Bios"], bmc.system["SecureBoot"]

@@ -27,7 +27,7 @@ def read(bmc: Bmc, system: Reply) -> dict[str, str]:
     bios = _resource(bmc, link(system.body, "Bios"))
     attributes = _attributes(bios)
     shown = {name: _text(value) for name, value in attributes.items() if value is not None and "password" not in name.lower()}
-    return shown | {SECURE_BOOT: _in_force(_secure(bmc, system))}
+    return shown | {SECURE_BOOT: _secure_boot(bmc, system)}
 
 
 def pending(bmc: Bmc, system: Reply) -> tuple[str, ...]:
@@ -77,6 +77,17 @@ def _text(value: Any) -> str:
 
 def _secure(bmc: Bmc, system: Reply) -> Reply | None:
     return _resource(bmc, link(system.body, "SecureBoot"))
+
+
+def _secure_boot(bmc: Bmc, system: Reply) -> str:
+    """
+    In force; a controller that breaks down over the question alone does not tell.
+    """
+    path = link(system.body, "SecureBoot")
+    reply = bmc.look(path) if path else None
+    if reply is None or reply.server_fault or isinstance(reply.problem(), NotFound | Unsupported):
+        return "unknown"
+    return _in_force(reply.checked())
 
 
 def _in_force(secure: Reply | None) -> str:
