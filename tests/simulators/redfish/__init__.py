@@ -1,0 +1,3 @@
+"""
+Controllers that play faults over real HTTP.
+"""
