@@ -1,0 +1,3 @@
+"""
+The adapter to machines behind a Redfish controller.
+"""
