@@ -71,7 +71,7 @@ def take_inventory(read: Read, system_path: str) -> HardwareInventory:
 
 def list_drives(tree: Tree, machine: Machine) -> tuple[tuple[Part, Part], ...]:
     """
-    The storage and the drive of each drive that is there, once, from the Storage resources.
+    The storage and the drive of each drive that is there, from the Storage resources; a drive under two of them once.
     """
     found: dict[str, tuple[Part, Part]] = {}
     for storage in tree.members(machine.host, "Storage"):
@@ -81,6 +81,23 @@ def list_drives(tree: Tree, machine: Machine) -> tuple[tuple[Part, Part], ...]:
             if not absent(drive.body):
                 found.setdefault(_drive_key(drive), (storage, drive))
     return tuple(found.values())
+
+
+def list_simple_drives(tree: Tree, machine: Machine) -> list[Drive]:
+    """
+    The drives of the SimpleStorage resources, which know no serial numbers: for a machine that shows no others.
+    """
+    found: dict[str, Drive] = {}
+    for storage in tree.members(machine.host, "SimpleStorage"):
+        for at, one in enumerate(items(storage.body.get("Devices"))):
+            device = record(one)
+            name = text(device.get("Name")) or f"device {at}"
+            if absent(device) or re.search(r"backplane|enclosure", name, re.IGNORECASE):
+                continue
+            name = f"{storage.name}/{name}" if name in found else name
+            size = whole(device.get("CapacityBytes")) or 0
+            found[name] = Drive(name=name, model=text(device.get("Model")), size_bytes=size, health=health_of(device))
+    return list(found.values())
 
 
 def list_dimms(tree: Tree, machine: Machine) -> tuple[Part, ...]:
@@ -194,16 +211,16 @@ def _mac(interface: Json) -> str:
 def _add_nic(found: dict[str, Nic], part: Part, interface: Json, port: Json | None = None) -> None:
     mac = _mac(interface)
     said = [interface, port or {}]
-    link = next((known for one in said if (known := _LINKS.get(text(one.get("LinkStatus")).lower()))), "unknown")
+    links = [_LINKS.get(text(one.get("LinkStatus")).lower(), "unknown") for one in said]
+    link: Link = next((one for one in links if one != "unknown"), "unknown")
     speeds = [number(one.get("CurrentSpeedGbps")) for one in said]
     speeds += [_gbps(one.get(key)) for one in said for key in ("SpeedMbps", "CurrentLinkSpeedMbps")]
     speed = next((one for one in speeds if one), None)
     nic = Nic(name=part.name, mac=mac, link=link, speed_gbps=speed if speed and speed > 0 else None)
     known = found.get(mac or part.path)
     if known is not None:
-        nic = replace(
-            known, link=known.link if known.link != "unknown" else nic.link, speed_gbps=known.speed_gbps or nic.speed_gbps
-        )
+        link = known.link if known.link != "unknown" else nic.link
+        nic = replace(known, link=link, speed_gbps=known.speed_gbps or nic.speed_gbps)
     found[mac or part.path] = nic
 
 
@@ -225,21 +242,7 @@ def _drives(tree: Tree, machine: Machine) -> tuple[Drive, ...]:
         )
         for storage, drive in parts
     ]
-    return tuple(sorted(drives or _simple_drives(tree, machine), key=lambda drive: natural(drive.name)))
-
-
-def _simple_drives(tree: Tree, machine: Machine) -> list[Drive]:
-    found: dict[str, Drive] = {}
-    for storage in tree.members(machine.host, "SimpleStorage"):
-        for at, one in enumerate(items(storage.body.get("Devices"))):
-            device = record(one)
-            name = text(device.get("Name")) or f"device {at}"
-            if absent(device) or re.search(r"backplane|enclosure", name, re.IGNORECASE):
-                continue
-            name = f"{storage.name}/{name}" if name in found else name
-            size = whole(device.get("CapacityBytes")) or 0
-            found[name] = Drive(name=name, model=text(device.get("Model")), size_bytes=size, health=health_of(device))
-    return list(found.values())
+    return tuple(sorted(drives or list_simple_drives(tree, machine), key=lambda drive: natural(drive.name)))
 
 
 def _drive_key(drive: Part) -> str:
@@ -248,17 +251,17 @@ def _drive_key(drive: Part) -> str:
 
 
 def _firmware(tree: Tree, machine: Machine, gpus: tuple[Gpu, ...]) -> dict[str, str]:
+    # Dell puts the version into the id, and lists what was in force before and what could be next beside what is.
     found = {gpu.slot: gpu.firmware for gpu in gpus if gpu.firmware}
     root = tree.get(ROOT)
     service = tree.linked(root, "UpdateService") if root else None
     for part in tree.members(service, "FirmwareInventory") if service else ():
-        version, name = text(part.body.get("Version")), part.name
+        name = part.name
         if dell := _DELL_FIRMWARE.fullmatch(name):
             name = dell[2]
             if dell[1] in _NOT_IN_FORCE or (dell[1] == "Current" and name in found):
                 continue
-        if version:
-            found[name] = version
+        found[name] = text(part.body.get("Version"))
     own = managers(tree, machine)
     for name, version in (
         ("BIOS", machine.host.body.get("BiosVersion")),
@@ -266,4 +269,4 @@ def _firmware(tree: Tree, machine: Machine, gpus: tuple[Gpu, ...]) -> dict[str, 
     ):
         if text(version):
             found.setdefault(name, text(version))
-    return dict(sorted(found.items(), key=lambda entry: natural(entry[0])))
+    return dict(sorted(((name, version) for name, version in found.items() if version), key=lambda entry: natural(entry[0])))

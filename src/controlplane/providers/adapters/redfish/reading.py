@@ -160,9 +160,9 @@ class Tree:
         links = value if isinstance(value, list) else [value]
         return tuple(part for link in links if (part := self.get(link if link is not None else "", of=of)) is not None)
 
-    def pages(self, path: str, *, levels: int = 1, most: int = RESOURCES) -> Iterator[Json]:
+    def pages(self, path: str, *, levels: int = 1) -> Iterator[Json]:
         """
-        The pages of a collection, at most so many; noted when one does not answer, when they go in a circle, or when members are missing.
+        The pages of a collection, unexpanded for 0 `levels`; noted when one does not answer, leads in a circle, or members are missing.
         """
         page = self._first_page(path, levels)
         gone, seen = {path}, 0
@@ -182,9 +182,6 @@ class Tree:
             if not following or following in gone:
                 self._miss(path, "has pages that lead nowhere")
                 return
-            if len(gone) >= most:
-                self._miss(path, f"has more than {most} pages")
-                return
             gone.add(following)
             part = self.get(following)
             page = None if part is None else part.body
@@ -197,7 +194,7 @@ class Tree:
     def _first_page(self, path: str, levels: int) -> Json | None:
         if path in self._seen:
             return self._seen[path]
-        query = self._expansion(levels)
+        query = self._expansion(levels) if levels else ""
         if query and self._may_ask(path):
             failures = 1
             try:
@@ -326,34 +323,34 @@ def find_system(read: Read, wanted: str) -> str:
     """
     The path of the machine's system: the one with this id or UUID or, for an empty one, the one that can be switched on.
 
-    Raises NotFound when there is none, Refused when several could be meant, and what reading raises: absence is never concluded from silence.
+    Raises NotFound when there is none, Refused when several could be meant, and what reading raises: absence is never concluded
+    from silence.
     """
     tree = Tree(read)
     root = Part(ROOT, tree.need(ROOT))
     if collection := path_in(root.body.get("Systems")):
         tree.need(collection)
     paths = _member_paths(tree, root)
-    unread = tree.unread
-    for path in paths:
-        if wanted and last_step(path).lower() == wanted.lower():
-            return path
-    found: list[str] = []
-    for path in paths[:SYSTEMS]:
-        body = tree.need(path)
-        if wanted:
-            if wanted == text(body.get("Id")) or (identity(wanted) and identity(wanted) == identity(body.get("UUID"))):
-                return path
-        elif _can_be_switched_on(body):
-            found.append(path)
+    complete = not tree.unread
+    if named := [path for path in paths if wanted and last_step(path).lower() == wanted.lower()]:
+        return named[0]
+    systems = [Part(path, tree.need(path)) for path in paths[:SYSTEMS]]
+    found = [part.path for part in systems if (_is_called(part.body, wanted) if wanted else _can_be_switched_on(part.body))]
+    if wanted and found:
+        return found[0]
     if len(paths) > SYSTEMS:
         raise Refused(f"the controller has {len(paths)} systems: the machine's must be named by its id")
     if len(found) > 1:
         raise Refused(f"several systems can be switched on: {', '.join(map(last_step, found))}; the machine's must be named")
-    if found:
-        return found[0]
-    if unread:
+    if not found and not complete:
         raise Unknown("the controller does not list its systems completely")
-    raise NotFound(f"no system {wanted!r}" if wanted else "no system that can be switched on")
+    if not found:
+        raise NotFound(f"no system {wanted!r}" if wanted else "no system that can be switched on")
+    return found[0]
+
+
+def _is_called(body: Json, wanted: str) -> bool:
+    return wanted == text(body.get("Id")) or (identity(wanted) != "" and identity(wanted) == identity(body.get("UUID")))
 
 
 def _member_paths(tree: Tree, root: Part) -> list[str]:

@@ -31,16 +31,16 @@ _WORKING = frozenset({"enabled", "standbyspare"})
 _IMPAIRED = frozenset({"degraded", "unavailableoffline"})
 
 
-def text(value: object) -> str:
+def text(value: object, *, most: int = TEXT_LENGTH) -> str:
     """
-    The words without the blanks around them; empty for placeholders and for everything that is no text or whole number.
+    The words without the blanks around them, cut to `most`; empty for placeholders and for all that is no text or whole number.
     """
     if isinstance(value, int) and not isinstance(value, bool):
         value = str(value) if abs(value) < 10**18 else ""
     if not isinstance(value, str):
         return ""
-    plain = " ".join("".join(char if char.isprintable() else " " for char in value[: 4 * TEXT_LENGTH]).split())
-    return "" if plain.lower() in _PLACEHOLDERS else plain[:TEXT_LENGTH]
+    plain = " ".join("".join(char if char.isprintable() else " " for char in value[: 4 * most]).split())
+    return "" if plain.lower() in _PLACEHOLDERS else plain[:most]
 
 
 def number(value: object) -> float | None:

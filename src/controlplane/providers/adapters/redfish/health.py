@@ -1,0 +1,211 @@
+"""
+How the machine's parts are, as far as its controller tells: GPUs and their links and memory, processors, memory, drives, and the chassis.
+
+A fact is ok only on the word of the controller. What could not be read is a fact of its own, `unread:…`, and unknown.
+
+Source: DMTF `Processor`, `Port`, `MemoryMetrics`, `ProcessorMetrics`, `Drive`; NVIDIA's OEM properties as recorded.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from controlplane.providers.adapters.redfish.inventory import drive_health, list_dimms, list_drives, list_simple_drives
+from controlplane.providers.adapters.redfish.processors import Card, list_cards, list_cpus, memories_of
+from controlplane.providers.adapters.redfish.reading import Machine, Part, Read, Tree, open_machine
+from controlplane.providers.adapters.redfish.sensors import list_chassis_facts
+from controlplane.providers.adapters.redfish.values import (
+    Json,
+    complaint,
+    health_of,
+    natural,
+    record,
+    text,
+    whole,
+    worst,
+)
+from controlplane.providers.hardware import Fact, Health
+
+_TRAINING = frozenset({"starting", "training"})
+_DOWN = frozenset({"linkdown", "nolink"})
+
+
+def read_health(read: Read, system_path: str) -> tuple[Fact, ...]:
+    """
+    Facts of the machine's parts in order of name, each name once: of two parts with one name the worse is told.
+
+    Raises what reading the system itself raises, and AuthFailed.
+    """
+    tree = Tree(read)
+    machine = open_machine(tree, system_path)
+    found = [_status_fact("system", system) for system in machine.systems]
+    for card in list_cards(tree, machine):
+        found.extend(_card_facts(tree, machine, card))
+    found.extend(_status_fact("cpu", cpu) for cpu in list_cpus(tree, machine))
+    for dimm in list_dimms(tree, machine):
+        found.extend(_dimm_facts(tree, dimm))
+    found.extend(_drive_facts(tree, machine))
+    for chassis in machine.chassis:
+        found.extend(list_chassis_facts(tree, chassis))
+    found.extend(Fact(f"unread:{what}", "unknown", why) for what, why in tree.unread.items())
+    return _once(found)
+
+
+def _once(facts: Iterable[Fact]) -> tuple[Fact, ...]:
+    found: dict[str, Fact] = {}
+    for fact in facts:
+        known = found.get(fact.name)
+        if known is None or worst([known.health, fact.health]) != known.health:
+            found[fact.name] = fact
+    return tuple(sorted(found.values(), key=lambda fact: natural(fact.name)))
+
+
+def _status_fact(kind: str, part: Part) -> Fact:
+    return Fact(f"{kind}:{part.name}", health_of(part.body), complaint(part.body))
+
+
+def _card_facts(tree: Tree, machine: Machine, card: Card) -> list[Fact]:
+    said = dict.fromkeys(filter(None, (complaint(view.body) for view in card.views)))
+    found = [Fact(f"gpu_health:{card.slot}", card.health, "; ".join(said))]
+    memories = memories_of(tree, card)
+    remapping = [_row_remapping(memory.body) for memory in memories if _tells_remapping(memory.body)]
+    if remapping:
+        healths, messages = zip(*remapping, strict=True)
+        found.append(Fact(f"gpu_row_remap:{card.slot}", worst(healths), "; ".join(filter(None, messages))))
+    found.extend(_dram_facts(tree, card, memories))
+    found.extend(_sram_facts(tree, card))
+    for view in card.views:
+        if "Ports" in view.body:
+            found.extend(_nvlink_facts(tree, machine, card, view))
+    return found
+
+
+def _tells_remapping(memory: Json) -> bool:
+    vendor = record(record(memory.get("Oem")).get("Nvidia"))
+    return "RowRemappingFailed" in vendor or "RowRemappingPending" in vendor
+
+
+def _row_remapping(memory: Json) -> tuple[Health, str]:
+    vendor = record(record(memory.get("Oem")).get("Nvidia"))
+    failed, pending = vendor.get("RowRemappingFailed"), vendor.get("RowRemappingPending")
+    if failed is True:
+        return "critical", "a row of memory could not be remapped"
+    if pending is True:
+        return ("warning" if failed is False else "unknown"), "a row of memory is remapped at the next reset of the GPU"
+    return ("ok" if failed is False and pending is False else "unknown"), ""
+
+
+def _dram_facts(tree: Tree, card: Card, memories: tuple[Part, ...]) -> list[Fact]:
+    metrics = [part for memory in memories if (part := tree.linked(memory, "Metrics", optional=True))]
+    summaries = [Part(view.path, record(view.body.get("MemorySummary"))) for view in card.views]
+    metrics += [part for summary in summaries if (part := tree.linked(summary, "Metrics", optional=True))]
+    found = [
+        Fact(f"gpu_memory_ecc:{card.slot}", *_ecc(part.body))
+        for part in metrics
+        if "LifeTime" in part.body or "CurrentPeriod" in part.body
+    ]
+    banks = [
+        whole(_rows(part.body).get("NoAvailabilityBankCount")) for part in metrics if "NoAvailabilityBankCount" in _rows(part.body)
+    ]
+    if banks:
+        spent = max((one for one in banks if one is not None), default=0)
+        health: Health = "unknown" if None in banks else "warning" if spent else "ok"
+        message = f"{spent} banks of memory have no spare rows left" if spent else ""
+        found.append(Fact(f"gpu_spare_rows:{card.slot}", health, message))
+    return found
+
+
+def _rows(metrics: Json) -> Json:
+    return record(record(record(metrics.get("Oem")).get("Nvidia")).get("RowRemapping"))
+
+
+def _ecc(metrics: Json) -> tuple[Health, str, float | None]:
+    # A lifetime count never falls again: it is a warning. The one since the last reset is of now.
+    lifetime, period = record(metrics.get("LifeTime")), record(metrics.get("CurrentPeriod"))
+    ever, now = whole(lifetime.get("UncorrectableECCErrorCount")), whole(period.get("UncorrectableECCErrorCount"))
+    corrected = whole(lifetime.get("CorrectableECCErrorCount"))
+    value = None if corrected is None else float(corrected)
+    if now:
+        return "critical", f"{now} uncorrectable memory errors since the last reset", value
+    if ever:
+        return "warning", f"{ever} uncorrectable memory errors in its life", value
+    known = ever == 0 and ("CurrentPeriod" not in metrics or now == 0)
+    return ("ok" if known else "unknown"), (f"{corrected} corrected memory errors in its life" if corrected else ""), value
+
+
+def _sram_facts(tree: Tree, card: Card) -> list[Fact]:
+    found = []
+    for view in card.views:
+        metrics = tree.linked(view, "Metrics", optional=True)
+        if metrics is None:
+            continue
+        cache = record(metrics.body.get("CacheMetricsTotal"))
+        if "LifeTime" in cache or "CurrentPeriod" in cache:
+            found.append(Fact(f"gpu_cache_ecc:{card.slot}", *_ecc(cache)))
+        vendor = record(record(metrics.body.get("Oem")).get("Nvidia"))
+        if "SRAMECCErrorThresholdExceeded" in vendor:
+            exceeded = vendor["SRAMECCErrorThresholdExceeded"]
+            told: Health = "critical" if exceeded is True else "ok" if exceeded is False else "unknown"
+            message = "uncorrectable errors of on-chip memory exceed the vendor's threshold" if exceeded is True else ""
+            found.append(Fact(f"gpu_sram_threshold:{card.slot}", told, message))
+    return found
+
+
+def _nvlink_facts(tree: Tree, machine: Machine, card: Card, view: Part) -> list[Fact]:
+    ports = [port for port in tree.members(view, "Ports", levels=2) if _is_nvlink(port)]
+    partial = tree.is_partial(view, "Ports")
+    if not ports and not partial:
+        return []
+    on = text(machine.host.body.get("PowerState")).lower() == "on"
+    told = [(port, *_link(port.body, on=on)) for port in ports]
+    up = sum(text(port.body.get("LinkStatus")).lower() == "linkup" for port in ports)
+    bad = [f"{port.name} {words}" for port, health, words in told if health != "ok"]
+    health = worst([health for _, health, _ in told])
+    if partial:
+        message = "; ".join(["not all ports could be read", *bad])
+        return [Fact(f"nvlink:{card.slot}", worst([health, "unknown"]), message)]
+    return [Fact(f"nvlink:{card.slot}", health, "; ".join([f"{up} of {len(ports)} links are up", *bad]), float(up))]
+
+
+def _is_nvlink(port: Part) -> bool:
+    return text(port.body.get("PortProtocol")).lower() == "nvlink" or "nvlink" in port.name.lower()
+
+
+def _link(port: Json, *, on: bool) -> tuple[Health, str]:
+    status = text(port.get("LinkStatus")).lower()
+    if status in _DOWN:
+        return ("critical", "is down") if on else ("unknown", "is down, and the host is not known to be on")
+    if status in _TRAINING:
+        return "warning", f"is {status}"
+    errors = record(record(record(record(port.get("Metrics")).get("Oem")).get("Nvidia")).get("NVLinkErrors"))
+    raised = [name for name in ("RuntimeError", "TrainingError") if errors.get(name) is True]
+    health = worst([health_of(port), "warning" if raised else "ok", "ok" if status == "linkup" else "unknown"])
+    return health, ", ".join(filter(None, (*raised, complaint(port), "" if status == "linkup" else "does not tell its state")))
+
+
+def _drive_facts(tree: Tree, machine: Machine) -> list[Fact]:
+    found = []
+    for storage, drive in list_drives(tree, machine):
+        predicted = "failure predicted" if drive.body.get("FailurePredicted") is True else ""
+        message = "; ".join(filter(None, (predicted, complaint(drive.body))))
+        found.append(Fact(f"drive:{storage.name}/{drive.name}", drive_health(drive.body), message))
+    return found or [Fact(f"drive:{drive.name}", drive.health) for drive in list_simple_drives(tree, machine)]
+
+
+def _dimm_facts(tree: Tree, dimm: Part) -> list[Fact]:
+    found = [_status_fact("memory", dimm)]
+    metrics = tree.linked(dimm, "Metrics", optional=True)
+    if metrics is None:
+        return found
+    if "LifeTime" in metrics.body or "CurrentPeriod" in metrics.body:
+        found.append(Fact(f"memory_ecc:{dimm.name}", *_ecc(metrics.body)))
+    if "HealthData" in metrics.body and "AlarmTrips" in record(metrics.body["HealthData"]):
+        found.append(_alarm_fact(dimm, metrics.body["HealthData"]["AlarmTrips"]))
+    return found
+
+
+def _alarm_fact(dimm: Part, trips: object) -> Fact:
+    raised = [name for name, tripped in record(trips).items() if tripped is True]
+    odd = not record(trips) or any(not isinstance(tripped, bool) for tripped in record(trips).values())
+    health: Health = "critical" if "UncorrectableECCError" in raised else "warning" if raised else "unknown" if odd else "ok"
+    return Fact(f"memory_alarm:{dimm.name}", health, ", ".join(raised))
