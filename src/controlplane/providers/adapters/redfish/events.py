@@ -1,9 +1,9 @@
 """
 What the controllers of a machine have logged: system, boards, managers and chassis, as one listing.
 
-Each log counts its entries for itself and by its own clock, which may stand at 1970 after every start. So one entry can be a place in
-its own log only. Listings after it repeat what other logs noted shortly before, and the newest of logs without a clock: an entry may be
-told twice (its id is the same), and none is left out.
+Each log counts its entries for itself and by its own clock, which may stand at 1970 after every start, so one entry is a place in
+its own log only. A listing after it repeats what other logs noted shortly before, and the newest of logs without a clock: an entry
+may be told twice (its id is the same), and none is left out.
 
 Source: DMTF `LogService`, `LogEntry`; UEFI specification, appendix N, for the severities of CPER records.
 """
@@ -52,7 +52,7 @@ class _Log:
 
 def read_log(read: Read, system_path: str, after: str) -> Logs:
     """
-    Entries after the one with this id, oldest first; all that are kept when it is empty or gone. Dumps, traces and audits are no events.
+    Entries after the one with this id, oldest first; all that are kept when it is empty or gone. Dumps and audits are no events.
 
     Raises what reading the system itself raises, and AuthFailed.
     """
@@ -70,7 +70,7 @@ def read_log(read: Read, system_path: str, after: str) -> Logs:
 
 def moment(value: object, offset: object = None) -> datetime | None:
     """
-    A time in UTC; one without a zone is taken at the offset (`-05:00`), else as UTC. None for what is no time or before 2000: no clock.
+    A time in UTC; one without a zone is taken at the offset (`-05:00`), else as UTC. None for no time, and before 2000: no clock.
     """
     found = _TIME.fullmatch(text(value))
     if not found:

@@ -1,5 +1,5 @@
 """
-How the machine's parts are, as far as its controller tells: GPUs and their links and memory, processors, memory, drives, and the chassis.
+How the machine's parts are, as far as its controller tells: GPUs with their links and memory, processors, memory, drives, chassis.
 
 A fact is ok only on the word of the controller. What could not be read is a fact of its own, `unread:…`, and unknown.
 
@@ -27,6 +27,7 @@ from controlplane.providers.adapters.redfish.values import (
 from controlplane.providers.hardware import Fact, Health
 
 _TRAINING = frozenset({"starting", "training"})
+_LINK_ERRORS = ("RuntimeError", "TrainingError")
 _DOWN = frozenset({"linkdown", "nolink"})
 
 
@@ -45,6 +46,8 @@ def read_health(read: Read, system_path: str) -> tuple[Fact, ...]:
     for dimm in list_dimms(tree, machine):
         found.extend(_dimm_facts(tree, dimm))
     found.extend(_drive_facts(tree, machine))
+    for fabric in tree.members(machine.root, "Fabrics") if machine.root and machine.alone else ():
+        found.extend(_status_fact("switch", switch) for switch in tree.members(fabric, "Switches"))
     for chassis in machine.chassis:
         found.extend(list_chassis_facts(tree, chassis))
     found.extend(Fact(f"unread:{what}", "unknown", why) for what, why in tree.unread.items())
@@ -68,6 +71,7 @@ def _card_facts(tree: Tree, machine: Machine, card: Card) -> list[Fact]:
     said = dict.fromkeys(filter(None, (complaint(view.body) for view in card.views)))
     found = [Fact(f"gpu_health:{card.slot}", card.health, "; ".join(said))]
     memories = memories_of(tree, card)
+    found.extend(Fact(f"gpu_memory:{card.slot}", health_of(memory.body), complaint(memory.body)) for memory in memories)
     remapping = [_row_remapping(memory.body) for memory in memories if _tells_remapping(memory.body)]
     if remapping:
         healths, messages = zip(*remapping, strict=True)
@@ -156,6 +160,7 @@ def _nvlink_facts(tree: Tree, machine: Machine, card: Card, view: Part) -> list[
     partial = tree.is_partial(view, "Ports")
     if not ports and not partial:
         return []
+    errors = [fact] if (fact := _nvlink_error_fact(card, ports)) else []
     on = text(machine.host.body.get("PowerState")).lower() == "on"
     told = [(port, *_link(port.body, on=on)) for port in ports]
     up = sum(text(port.body.get("LinkStatus")).lower() == "linkup" for port in ports)
@@ -163,8 +168,8 @@ def _nvlink_facts(tree: Tree, machine: Machine, card: Card, view: Part) -> list[
     health = worst([health for _, health, _ in told])
     if partial:
         message = "; ".join(["not all ports could be read", *bad])
-        return [Fact(f"nvlink:{card.slot}", worst([health, "unknown"]), message)]
-    return [Fact(f"nvlink:{card.slot}", health, "; ".join([f"{up} of {len(ports)} links are up", *bad]), float(up))]
+        return [Fact(f"nvlink:{card.slot}", worst([health, "unknown"]), message), *errors]
+    return [Fact(f"nvlink:{card.slot}", health, "; ".join([f"{up} of {len(ports)} links are up", *bad]), float(up)), *errors]
 
 
 def _is_nvlink(port: Part) -> bool:
@@ -177,10 +182,22 @@ def _link(port: Json, *, on: bool) -> tuple[Health, str]:
         return ("critical", "is down") if on else ("unknown", "is down, and the host is not known to be on")
     if status in _TRAINING:
         return "warning", f"is {status}"
-    errors = record(record(record(record(port.get("Metrics")).get("Oem")).get("Nvidia")).get("NVLinkErrors"))
-    raised = [name for name in ("RuntimeError", "TrainingError") if errors.get(name) is True]
-    health = worst([health_of(port), "warning" if raised else "ok", "ok" if status == "linkup" else "unknown"])
-    return health, ", ".join(filter(None, (*raised, complaint(port), "" if status == "linkup" else "does not tell its state")))
+    if status != "linkup":
+        return worst([health_of(port), "unknown"]), "does not tell its state"
+    return health_of(port), complaint(port)
+
+
+def _nvlink_error_fact(card: Card, ports: list[Part]) -> Fact | None:
+    # The counters are one resource a port: they are looked at where they came with the ports, and not asked for one by one.
+    told = {
+        port.name: record(record(record(record(port.body.get("Metrics")).get("Oem")).get("Nvidia")).get("NVLinkErrors"))
+        for port in ports
+    }
+    raised = [f"{port} {name}" for port, errors in told.items() for name in _LINK_ERRORS if errors.get(name) is True]
+    known = all(isinstance(errors.get(name), bool) for errors in told.values() for name in _LINK_ERRORS)
+    if not any(told.values()):
+        return None
+    return Fact(f"nvlink_errors:{card.slot}", "warning" if raised else "ok" if known else "unknown", "; ".join(raised))
 
 
 def _drive_facts(tree: Tree, machine: Machine) -> list[Fact]:

@@ -36,6 +36,7 @@ _STORAGE_FUNCTIONS = frozenset({"fibrechannel", "fibrechanneloverethernet", "isc
 _DELL_FIRMWARE = re.compile(r"(Current|Installed|Previous|Available|Rollback)-[^_]*__(.+)")
 _NOT_IN_FORCE = frozenset({"Previous", "Available", "Rollback"})
 _MIB_PER_GIB = 1024
+_GIB_AT_MOST = 1 << 24
 _MBPS_PER_GBPS = 1000
 
 
@@ -132,7 +133,7 @@ def _holds(chassis: Part, system: Part) -> bool:
 
 def _memory_gib(tree: Tree, machine: Machine) -> int:
     summed = number(record(machine.host.body.get("MemorySummary")).get("TotalSystemMemoryGiB"))
-    if summed is not None and summed > 0:
+    if summed is not None and 0 < summed <= _GIB_AT_MOST:
         return round(summed)
     sizes = [whole(dimm.body.get("CapacityMiB")) for dimm in list_dimms(tree, machine)]
     if tree.is_partial(machine.host, "Memory") or not all(sizes):

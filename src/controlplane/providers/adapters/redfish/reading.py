@@ -26,6 +26,7 @@ SILENCES = 3
 NOTES = 64
 """Unread parts that are named one by one."""
 _EXPAND_FAILURES = 2
+_BOARD = "HGX_"
 
 
 @dataclass(frozen=True, slots=True)
@@ -146,7 +147,7 @@ class Tree:
 
     def parts(self, parent: Part, *keys: str) -> tuple[Part, ...]:
         """
-        What a list of links under nested properties leads to, for example `("Links", "Chassis")`; a single link counts as a list of one.
+        What the links under nested properties lead to, for example `("Links", "Chassis")`; a single link is a list of one.
         """
         value: object = parent.body
         of = f"{parent.path}#{'/'.join(keys)}"
@@ -162,7 +163,7 @@ class Tree:
 
     def pages(self, path: str, *, levels: int = 1) -> Iterator[Json]:
         """
-        The pages of a collection, unexpanded for 0 `levels`; noted when one does not answer, leads in a circle, or members are missing.
+        The pages of a collection, unexpanded for 0 `levels`; noted when one does not answer or members are missing.
         """
         page = self._first_page(path, levels)
         gone, seen = {path}, 0
@@ -276,6 +277,10 @@ class Machine:
     """Systems that cannot be switched on and hold its accelerators, such as `HGX_Baseboard_0`."""
     chassis: tuple[Part, ...]
     """What it is built of."""
+    root: Part | None
+    """The service; None when it did not answer."""
+    alone: bool
+    """Whether all that the controller shows is this machine's."""
 
     @property
     def systems(self) -> tuple[Part, ...]:
@@ -289,7 +294,7 @@ def open_machine(tree: Tree, system_path: str) -> Machine:
     """
     The machine whose system is at the path. Raises what reading the system raises, NotFound for what is no path.
 
-    On a controller with several machines only what the system links to is its own, and whose a board is cannot be told: it is noted.
+    On a controller with several machines only what the system links to is its own; whose a board is cannot be told and is noted.
     """
     path = path_in(system_path)
     if not path:
@@ -308,7 +313,7 @@ def open_machine(tree: Tree, system_path: str) -> Machine:
         for board in boards:
             tree.note(board.path, "belongs to one of several machines")
         boards, alone = (), False
-    return Machine(host, boards, _chassis(tree, root, host, alone=alone))
+    return Machine(host, boards, _chassis(tree, root, host, alone=alone), root, alone)
 
 
 def managers(tree: Tree, machine: Machine) -> tuple[Part, ...]:
@@ -324,7 +329,7 @@ def find_system(read: Read, wanted: str) -> str:
     The path of the machine's system: the one with this id or UUID or, for an empty one, the one that can be switched on.
 
     Raises NotFound when there is none, Refused when several could be meant, and what reading raises: absence is never concluded
-    from silence.
+    from silence. Only a silent HGX board, which is never the machine, keeps nobody from it.
     """
     tree = Tree(read)
     root = Part(ROOT, tree.need(ROOT))
@@ -334,7 +339,7 @@ def find_system(read: Read, wanted: str) -> str:
     complete = not tree.unread
     if named := [path for path in paths if wanted and last_step(path).lower() == wanted.lower()]:
         return named[0]
-    systems = [Part(path, tree.need(path)) for path in paths[:SYSTEMS]]
+    systems = [part for path in paths[:SYSTEMS] if (part := _candidate(tree, path))]
     found = [part.path for part in systems if (_is_called(part.body, wanted) if wanted else _can_be_switched_on(part.body))]
     if wanted and found:
         return found[0]
@@ -347,6 +352,19 @@ def find_system(read: Read, wanted: str) -> str:
     if not found:
         raise NotFound(f"no system {wanted!r}" if wanted else "no system that can be switched on")
     return found[0]
+
+
+def _candidate(tree: Tree, path: str) -> Part | None:
+    try:
+        return Part(path, tree.need(path))
+    except AuthFailed:
+        raise
+    except NotFound:
+        return None
+    except ProviderError:
+        if last_step(path).startswith(_BOARD):
+            return None
+        raise
 
 
 def _is_called(body: Json, wanted: str) -> bool:

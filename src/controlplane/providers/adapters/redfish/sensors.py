@@ -1,8 +1,8 @@
 """
 What a chassis measures and complains about: temperatures, power, fans, voltages, power supplies and what is redundant.
 
-A controller shows the same things twice, as subsystems with sensors and as the older Thermal and Power. The newer is taken where it is
-offered and not empty, never both, so that names stay the same from look to look.
+A controller shows the same things twice, as subsystems with sensors and as the older Thermal and Power. The newer is taken where it
+is offered and not empty, never both, so that names stay the same from look to look.
 
 Source: DMTF `Sensor`, `ThermalSubsystem`, `PowerSubsystem`, `Thermal`, `Power`.
 """
@@ -33,7 +33,7 @@ _OFF = frozenset({"absent", "disabled", "standbyoffline"})
 
 def list_chassis_facts(tree: Tree, chassis: Part) -> list[Fact]:
     """
-    Every reading in C, W, RPM or V, everything that is not ok, and the power supplies and fans. Without its reading no sensor is ok.
+    Readings in C, W, RPM or V, all that is not ok, the power supplies and the fans. A sensor without its reading is not ok.
     """
     sensors = tree.members(chassis, "Sensors")
     found = [fact for sensor in sensors if (fact := _sensor_fact(sensor))]

@@ -25,6 +25,7 @@ _PLACEHOLDERS = frozenset(
 _PATH = re.compile(r"/redfish/v1(?:/[^\s/?#\\]+)*(?:\?[^\s#\\]*)?")
 _PATH_LENGTH = 1024
 _MAC_DIGITS = 12
+_EXACT = 2**53
 _BADNESS: dict[Health, int] = {"ok": 0, "unknown": 1, "warning": 2, "critical": 3}
 _SEVERITIES: dict[str, Health] = {"ok": "ok", "warning": "warning", "critical": "critical"}
 _WORKING = frozenset({"enabled", "standbyspare"})
@@ -58,10 +59,10 @@ def number(value: object) -> float | None:
 
 def whole(value: object) -> int | None:
     """
-    A count that is not negative; None for everything else.
+    A count that is not negative and not absurd (2^53); None for everything else.
     """
     found = number(value)
-    return int(found) if found is not None and found >= 0 and found == int(found) else None
+    return int(found) if found is not None and 0 <= found <= _EXACT and found == int(found) else None
 
 
 def record(value: object) -> Json:
@@ -80,9 +81,9 @@ def items(value: object) -> list[Any]:
 
 def path_in(value: object) -> str:
     """
-    The path that a link or a text names, without fragment and trailing slash; empty unless it stays on this controller's Redfish tree.
+    The path that a link or a text names, without fragment and trailing slash; empty unless it stays in this controller's tree.
 
-    A controller may name any address in a link, and we would follow it with its credentials: nothing but `/redfish/v1/…` is accepted.
+    A controller may name any address in a link, and we would follow it with credentials: only `/redfish/v1/…` is accepted.
     """
     raw = value.get("@odata.id") if isinstance(value, Mapping) else value
     if not isinstance(raw, str) or len(raw) > _PATH_LENGTH:
@@ -146,7 +147,7 @@ def health_of(part: Json) -> Health:
     """
     What the part's `Status` says: the worst of its own health, its roll-up and its conditions.
 
-    It is ok only when health says OK and the state is one of work. A roll-up or conditions that are there but null or odd are unknown.
+    It is ok only when health says OK and the state is one of work. A roll-up or conditions that are null or odd are unknown.
     """
     status = record(part.get("Status"))
     said = [severity(status.get("Health"))]
