@@ -26,7 +26,7 @@ PAGES_OLDEST_FIRST = 100
 OVERLAP = timedelta(minutes=15)
 """By how much the clocks of two logs may differ before an entry could be left out."""
 CLOCKLESS_ENTRIES = 100
-"""Entries that are repeated of another log without a clock."""
+"""Newest entries that are repeated of another log that has no clock, or lost it."""
 MESSAGE_LENGTH = 1024
 """Characters kept of a message."""
 _NOT_EVENTS = frozenset({"dump", "journal", "postcodes", "debugtokenservice", "fdr", "hostlogger", "auditlog"})
@@ -48,6 +48,8 @@ class _Log:
     """In the log's own order."""
     times: tuple[datetime, ...]
     """Of each entry, never falling; the year 1 where the log had no clock yet."""
+    clockless_from: int
+    """Where the entries begin after which the log had no clock any more."""
 
 
 def read_log(read: Read, system_path: str, after: str) -> Logs:
@@ -109,12 +111,12 @@ def _log(tree: Tree, service: Part, after: str, now: datetime | None) -> _Log:
         if entry is not None:
             found.setdefault(entry.id, entry)
     entries = _oldest_first(list(found.values()))
-    times, time = [], _DAWN
-    for entry in entries:
+    times, time, clockless_from = [], _DAWN, 0
+    for count, entry in enumerate(entries, start=1):
         if entry.at is not None and (now is None or entry.at <= now + _FUTURE):
-            time = max(time, entry.at)
+            time, clockless_from = max(time, entry.at), count
         times.append(time)
-    return _Log(tuple(entries), tuple(times))
+    return _Log(tuple(entries), tuple(times), clockless_from)
 
 
 def _bodies(tree: Tree, service: Part, wanted: str) -> Iterator[Json]:
@@ -180,14 +182,13 @@ def _oldest_first(entries: list[LogEntry]) -> list[LogEntry]:
 
 def _after(logs: list[_Log], log: _Log, after: str) -> Iterator[tuple[int, datetime]]:
     place = next(((home, at) for home in logs for at, entry in enumerate(home.entries) if after and entry.id == after), None)
-    start, since = 0, _DAWN
-    if place is not None:
-        home, at = place
-        if home is log:
-            start = at + 1
-        else:
-            start = max(0, len(log.entries) - CLOCKLESS_ENTRIES) if log.times and log.times[-1] == _DAWN else 0
-            since = home.times[at] - OVERLAP if home.times[at] > _DAWN else _DAWN
+    since, told_again = _DAWN, len(log.entries)
+    start = 0
+    if place is not None and place[0] is log:
+        start = place[1] + 1
+    elif place is not None and place[0].times[place[1]] > _DAWN:
+        since = place[0].times[place[1]] - OVERLAP
+        told_again = max(log.clockless_from, len(log.entries) - CLOCKLESS_ENTRIES)
     for at in range(start, len(log.entries)):
-        if log.times[at] >= since or log.times[-1] == _DAWN:
+        if log.times[at] >= since or at >= told_again:
             yield at, log.times[at]

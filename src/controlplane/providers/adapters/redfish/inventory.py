@@ -77,6 +77,8 @@ def list_drives(tree: Tree, machine: Machine) -> tuple[tuple[Part, Part], ...]:
     found: dict[str, tuple[Part, Part]] = {}
     for storage in tree.members(machine.host, "Storage"):
         listed = storage.body.get("Drives")
+        if "Drives" not in storage.body:
+            tree.note(f"{storage.path}#Drives", "is not offered")
         drives = tree.members(storage, "Drives") if isinstance(listed, dict) else tree.parts(storage, "Drives")
         for drive in drives:
             if not absent(drive.body):
