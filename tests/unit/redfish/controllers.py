@@ -4,7 +4,6 @@ Controllers for tests: trees of resources that are read as a client would, recor
 
 from __future__ import annotations
 
-import copy
 import functools
 import hashlib
 import json
@@ -51,7 +50,7 @@ class Controller:
     def _resource(self, path: str) -> dict[str, Any]:
         if path not in self.resources:
             raise NotFound(path)
-        found: dict[str, Any] = copy.deepcopy(self.resources[path])
+        found: dict[str, Any] = self.resources[path]
         return found
 
     def _expanded(self, body: dict[str, Any], levels: int) -> dict[str, Any]:
@@ -64,7 +63,7 @@ class Controller:
         if isinstance(value, list):
             return [self._in_place(one, levels) for one in value]
         path = value.get("@odata.id") if isinstance(value, dict) and len(value) == 1 else None
-        if path is None or path not in self.resources:
+        if not isinstance(path, str) or path not in self.resources:
             return value
         return self._expanded(self._resource(path), levels - 1)
 

@@ -210,6 +210,20 @@ def test_errors_of_links_are_told_where_they_come_with_the_ports(errors: dict[st
     assert "nvlink_errors:GPU_SXM_1" not in _facts(tree)
 
 
+@pytest.mark.parametrize("told", [{}, {"RowRemappingFailed": None, "RowRemappingPending": False}])
+def test_of_two_memories_both_must_tell(told: dict[str, Any]) -> None:
+    """What one module says is not known of the GPU; one that does not answer makes all of it unknown."""
+    tree = hgx()
+    second = resource(tree, f"{DRAM}_2", Status=OK, Oem={"Nvidia": told})
+    tree[GPU]["Links"]["Memory"].append(link(second))
+    facts = _facts(tree)
+    named = {"gpu_row_remap:GPU_SXM_1", "gpu_memory_ecc:GPU_SXM_1", "gpu_spare_rows:GPU_SXM_1"}
+    assert {name for name, fact in facts.items() if fact.health != "ok"} == named
+    del tree[second]
+    unknown = {name for name, fact in _facts(tree).items() if fact.health != "ok"}
+    assert unknown == named | {"gpu_memory:GPU_SXM_1", "unread:Systems/HGX_Baseboard_0/Memory/GPU_SXM_1_DRAM_0_2"}
+
+
 def test_two_sensors_of_one_name_tell_the_worse() -> None:
     """Some controllers show the same fan under every chassis."""
     tree = hgx()

@@ -70,13 +70,7 @@ def _status_fact(kind: str, part: Part) -> Fact:
 def _card_facts(tree: Tree, machine: Machine, card: Card) -> list[Fact]:
     said = dict.fromkeys(filter(None, (complaint(view.body) for view in card.views)))
     found = [Fact(f"gpu_health:{card.slot}", card.health, "; ".join(said))]
-    memories = memories_of(tree, card)
-    found.extend(Fact(f"gpu_memory:{card.slot}", health_of(memory.body), complaint(memory.body)) for memory in memories)
-    remapping = [_row_remapping(memory.body) for memory in memories if _tells_remapping(memory.body)]
-    if remapping:
-        healths, messages = zip(*remapping, strict=True)
-        found.append(Fact(f"gpu_row_remap:{card.slot}", worst(healths), "; ".join(filter(None, messages))))
-    found.extend(_dram_facts(tree, card, memories))
+    found.extend(_gpu_memory_facts(tree, card))
     found.extend(_sram_facts(tree, card))
     for view in card.views:
         if "Ports" in view.body:
@@ -84,13 +78,27 @@ def _card_facts(tree: Tree, machine: Machine, card: Card) -> list[Fact]:
     return found
 
 
-def _tells_remapping(memory: Json) -> bool:
-    vendor = record(record(memory.get("Oem")).get("Nvidia"))
-    return "RowRemappingFailed" in vendor or "RowRemappingPending" in vendor
+def _gpu_memory_facts(tree: Tree, card: Card) -> list[Fact]:
+    # What one module tells, all of a GPU must: of a silent one it is unknown.
+    memories = memories_of(tree, card)
+    metrics = [tree.linked(memory, "Metrics", optional=True) for memory in memories.parts]
+    if not memories.parts:
+        summaries = [Part(view.path, record(view.body.get("MemorySummary"))) for view in card.views]
+        metrics = [part for summary in summaries if (part := tree.linked(summary, "Metrics", optional=True))]
+    counters = [part.body if part else {} for part in metrics]
+    found = [Fact(f"gpu_memory:{card.slot}", health_of(memory.body), complaint(memory.body)) for memory in memories.parts]
+    vendors = [record(record(memory.body.get("Oem")).get("Nvidia")) for memory in memories.parts]
+    if any("RowRemappingFailed" in vendor or "RowRemappingPending" in vendor for vendor in vendors):
+        found.extend(Fact(f"gpu_row_remap:{card.slot}", *_row_remapping(vendor)) for vendor in vendors)
+    if any("LifeTime" in body or "CurrentPeriod" in body for body in counters):
+        found.extend(Fact(f"gpu_memory_ecc:{card.slot}", *_ecc(body)) for body in counters)
+    if any("NoAvailabilityBankCount" in _rows(body) for body in counters):
+        found.extend(Fact(f"gpu_spare_rows:{card.slot}", *_spare_rows(_rows(body))) for body in counters)
+    missing = [] if memories.complete else [Fact(fact.name, "unknown", "not all memory could be read") for fact in found]
+    return found + missing
 
 
-def _row_remapping(memory: Json) -> tuple[Health, str]:
-    vendor = record(record(memory.get("Oem")).get("Nvidia"))
+def _row_remapping(vendor: Json) -> tuple[Health, str]:
     failed, pending = vendor.get("RowRemappingFailed"), vendor.get("RowRemappingPending")
     if failed is True:
         return "critical", "a row of memory could not be remapped"
@@ -99,24 +107,11 @@ def _row_remapping(memory: Json) -> tuple[Health, str]:
     return ("ok" if failed is False and pending is False else "unknown"), ""
 
 
-def _dram_facts(tree: Tree, card: Card, memories: tuple[Part, ...]) -> list[Fact]:
-    metrics = [part for memory in memories if (part := tree.linked(memory, "Metrics", optional=True))]
-    summaries = [Part(view.path, record(view.body.get("MemorySummary"))) for view in card.views]
-    metrics += [part for summary in summaries if (part := tree.linked(summary, "Metrics", optional=True))]
-    found = [
-        Fact(f"gpu_memory_ecc:{card.slot}", *_ecc(part.body))
-        for part in metrics
-        if "LifeTime" in part.body or "CurrentPeriod" in part.body
-    ]
-    banks = [
-        whole(_rows(part.body).get("NoAvailabilityBankCount")) for part in metrics if "NoAvailabilityBankCount" in _rows(part.body)
-    ]
-    if banks:
-        spent = max((one for one in banks if one is not None), default=0)
-        health: Health = "unknown" if None in banks else "warning" if spent else "ok"
-        message = f"{spent} banks of memory have no spare rows left" if spent else ""
-        found.append(Fact(f"gpu_spare_rows:{card.slot}", health, message))
-    return found
+def _spare_rows(rows: Json) -> tuple[Health, str]:
+    spent = whole(rows.get("NoAvailabilityBankCount"))
+    if spent:
+        return "warning", f"{spent} banks of memory have no spare rows left"
+    return ("unknown" if spent is None else "ok"), ""
 
 
 def _rows(metrics: Json) -> Json:
@@ -160,7 +155,7 @@ def _nvlink_facts(tree: Tree, machine: Machine, card: Card, view: Part) -> list[
     partial = tree.is_partial(view, "Ports")
     if not ports and not partial:
         return []
-    errors = [fact] if (fact := _nvlink_error_fact(card, ports)) else []
+    errors = [fact] if (fact := _nvlink_error_fact(card, ports, partial=partial)) else []
     on = text(machine.host.body.get("PowerState")).lower() == "on"
     told = [(port, *_link(port.body, on=on)) for port in ports]
     up = sum(text(port.body.get("LinkStatus")).lower() == "linkup" for port in ports)
@@ -187,14 +182,14 @@ def _link(port: Json, *, on: bool) -> tuple[Health, str]:
     return health_of(port), complaint(port)
 
 
-def _nvlink_error_fact(card: Card, ports: list[Part]) -> Fact | None:
+def _nvlink_error_fact(card: Card, ports: list[Part], *, partial: bool) -> Fact | None:
     # The counters are one resource a port: they are looked at where they came with the ports, and not asked for one by one.
     told = {
         port.name: record(record(record(record(port.body.get("Metrics")).get("Oem")).get("Nvidia")).get("NVLinkErrors"))
         for port in ports
     }
     raised = [f"{port} {name}" for port, errors in told.items() for name in _LINK_ERRORS if errors.get(name) is True]
-    known = all(isinstance(errors.get(name), bool) for errors in told.values() for name in _LINK_ERRORS)
+    known = not partial and all(isinstance(errors.get(name), bool) for errors in told.values() for name in _LINK_ERRORS)
     if not any(told.values()):
         return None
     return Fact(f"nvlink_errors:{card.slot}", "warning" if raised else "ok" if known else "unknown", "; ".join(raised))

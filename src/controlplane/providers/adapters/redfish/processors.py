@@ -19,6 +19,7 @@ from controlplane.providers.adapters.redfish.values import (
     items,
     natural,
     number,
+    path_in,
     record,
     text,
     whole,
@@ -58,6 +59,18 @@ class Card:
         The worst that any view says.
         """
         return worst(health_of(view.body) for view in self.views)
+
+
+@dataclass(frozen=True, slots=True)
+class Memories:
+    """
+    The memory modules of one GPU.
+    """
+
+    parts: tuple[Part, ...]
+    """Those that could be read."""
+    complete: bool
+    """Whether these are all that it has."""
 
 
 def list_cards(tree: Tree, machine: Machine) -> tuple[Card, ...]:
@@ -114,11 +127,14 @@ def count_logical_cpus(tree: Tree, machine: Machine) -> int:
     return counted if counted <= _CPUS_AT_MOST else 0
 
 
-def memories_of(tree: Tree, card: Card) -> tuple[Part, ...]:
+def memories_of(tree: Tree, card: Card) -> Memories:
     """
-    The memory modules on the GPU itself.
+    The memory modules on the GPU itself; those that cannot be read are noted.
     """
-    return tuple({part.path: part for view in card.views for part in tree.parts(view, "Links", "Memory")}.values())
+    found = {part.path: part for view in card.views for part in tree.parts(view, "Links", "Memory")}
+    listed = [record(view.body.get("Links")).get("Memory", []) for view in card.views]
+    complete = all(isinstance(links, list) and all(path_in(link) in found for link in links) for links in listed)
+    return Memories(tuple(found.values()), complete)
 
 
 def _processors(tree: Tree, system: Part) -> tuple[Part, ...]:
@@ -209,7 +225,8 @@ def _memory_gib(tree: Tree, card: Card) -> int:
         integrated = [record(one) for one in items(view.body.get("ProcessorMemory"))]
         if total := _sum_mib([one for one in integrated if "cache" not in text(one.get("MemoryType")).lower()]):
             return round(total / _MIB_PER_GIB)
-    return round(_sum_mib([part.body for part in memories_of(tree, card)]) / _MIB_PER_GIB)
+    memories = memories_of(tree, card)
+    return round(_sum_mib([part.body for part in memories.parts]) / _MIB_PER_GIB) if memories.complete else 0
 
 
 def _sum_mib(memories: list[Any]) -> int:
