@@ -85,6 +85,15 @@ def recorded(tree: str) -> Iterator[str]:
         yield f"http://127.0.0.1:{port}"
 
 
+def emulator() -> Path:
+    """
+    The emulator's command, installed.
+    """
+    with ExitStack() as stack:
+        _install(stack)
+    return BASE / "venv" / "bin" / "sushy-emulator"
+
+
 def _install(stack: ExitStack) -> None:
     """
     One process installs, the others wait for it.

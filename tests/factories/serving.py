@@ -72,16 +72,16 @@ def settings_for(database: Database, **given: Any) -> Settings:
 
 
 @contextmanager
-def serving(database: Database, **given: Any) -> Iterator[Served]:
+def serving(database: Database, *, at: tuple[str, int] = ("127.0.0.1", 0), **given: Any) -> Iterator[Served]:
     """
-    The application serves on a port of its own until the end of the block; the test run's logging stays as it was.
+    The application serves at the address, or on a port of its own, until the end of the block; the test run's logging stays as it was.
     """
     root = logging.getLogger()
     handlers, level = root.handlers[:], root.level
     app = create_app(settings_for(database, **given))
     config = uvicorn.Config(app, log_config=None, server_header=False, proxy_headers=False, ws="none", lifespan="on")
     server = uvicorn.Server(config)
-    with socket.create_server(("127.0.0.1", 0), backlog=512) as listener:
+    with socket.create_server(at, backlog=512) as listener:
         thread = threading.Thread(target=server.run, kwargs={"sockets": [listener]}, daemon=True)
         thread.start()
         try:

@@ -185,11 +185,24 @@ def test_what_is_not_proved_wiped_is_put_aside(changes: dict[str, object], code:
 
 
 def test_an_inventory_read_in_part_proves_nothing() -> None:
-    """Neither an inspection nor a comparison is decided on what a controller did not answer."""
-    partial = Bench(power_="off", inventory=replace(INVENTORY, complete=False, unread=("/redfish/v1/Chassis",)))
+    """Neither an inspection nor a comparison is decided at once on what a controller did not answer."""
+    partial = Bench(power_="off", inventory=replace(INVENTORY, complete=False, unread=("Storage: provider_outcome_unknown",)))
     assert isinstance(drive(bare_node("inspecting"), partial)[0], Wait)
     outcome, _ = wiping(bench=partial)
     assert isinstance(outcome, Wait)
+
+
+def test_a_part_that_never_answers_is_a_finding_and_is_never_compared() -> None:
+    """A controller without a part is inspected without it, and its wipe does not wait for it either."""
+    blind = replace(INVENTORY, complete=False, unread=("Storage: provider_outcome_unknown",), drives=())
+    inspected, _ = drive(bare_node("inspecting", state_for_s=200.0), Bench(inventory=blind))
+    assert isinstance(inspected, Advance)
+    assert [one["check"] for one in inspected.facts.inventory["findings"]] == ["inventory"]
+    baseline = {"hardware": inspected.facts.inventory["hardware"]}
+    outcome, _ = wiping(bench=Bench(power_="off", inventory=blind), inventory=baseline)
+    assert isinstance(outcome, Advance)
+    results = {one["name"]: one["result"] for one in outcome.facts.checks}
+    assert (results["baseline_drives"], results["baseline_firmware"]) == ("not_measured", "passed")
 
 
 def test_inspection_names_models_as_the_catalog_does() -> None:

@@ -115,6 +115,7 @@ def _snapshot(
         tenancy=tenancy,
         cancel=tenancy is not None and tenancy.state == "releasing",
         health=node["health"],
+        state_for_s=node.get("state_for_s", 0.0),
         access=Access(access["url"], access.get("system", ""), access.get("username", ""), node["sealed"]) if access else None,
         boot=boot,
         wires=tuple(wires),

@@ -188,6 +188,8 @@ class NodeSnapshot:
     """Whether its allocation was given back while it was being deployed."""
     health: str = "ok"
     """Worst class of its open reports."""
+    state_for_s: float = 0.0
+    """How long it has been in its state."""
     access: Access | None = None
     """Its controller, where we drive the machine ourselves."""
     boot: Boot | None = None

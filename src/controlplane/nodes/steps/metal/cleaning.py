@@ -27,13 +27,13 @@ def clean(node: NodeSnapshot, tools: Toolbox) -> Outcome:
 
 def _compare(machine: Machine) -> Outcome:
     seen = machine.hardware.take_inventory(machine.controller)
-    if not seen.complete:
+    boot, baseline, now = present_boot(machine), machine.node.inventory.get("hardware", {}), as_stored(seen)
+    if set(now["unread"]) - set(baseline.get("unread", ())):
         return Wait("Part of the machine cannot be read yet.", RETRY_S, detail="; ".join(seen.unread)[:2000])
     view = machine.hardware.observe(machine.controller)
     if view.media is not None or view.power != "off":
         return Wait("The machine is not at rest yet.", RETRY_S, step="down")
-    boot, baseline = present_boot(machine), machine.node.inventory.get("hardware", {})
-    checks = (*as_checks(boot.checks), _disks_match(boot, len(seen.drives)), *differences(baseline, as_stored(seen)))
+    checks = (*as_checks(boot.checks), _disks_match(boot, len(seen.drives)), *differences(baseline, now))
     return _judge(machine.node, boot, checks)
 
 
@@ -55,9 +55,12 @@ def differences(baseline: dict[str, Any], now: dict[str, Any]) -> tuple[dict[str
     checks = []
     for part in ("uuid", "gpus", "drives", "nics", "firmware"):
         before, after = baseline.get(part), now.get(part)
-        same = before == after
-        detail = "" if same else _words(before, after)
-        checks.append({"name": f"baseline_{part}", "result": "passed" if same else "failed", "detail": detail})
+        if before == after:
+            known = bool(before) or not baseline.get("unread")
+            result, detail = ("passed", "") if known else ("not_measured", "the controller does not tell")
+        else:
+            result, detail = "failed", _words(before, after)
+        checks.append({"name": f"baseline_{part}", "result": result, "detail": detail})
     return tuple(checks)
 
 

@@ -15,6 +15,8 @@ from controlplane.providers.machines import Inventory
 from controlplane.providers.toolbox import Toolbox
 
 RETRY_S = 10.0
+PATIENCE_S = 120.0
+"""How long parts that do not answer are asked again, unless the provider's settings know better (`inventory_patience_s`)."""
 
 
 def meet(node: NodeSnapshot, tools: Toolbox) -> Outcome:
@@ -28,14 +30,17 @@ def meet(node: NodeSnapshot, tools: Toolbox) -> Outcome:
 
 def inspect(node: NodeSnapshot, tools: Toolbox) -> Outcome:
     """
-    The inventory has been read out of band and differences from what was bought are findings; a part that did not answer proves nothing.
+    The inventory has been read out of band and differences from what was bought are findings. A part that does not answer for a while is
+    one that this controller does not have: it is named as a finding, and is never compared.
     """
     machine = begin(node, tools)
     seen = machine.hardware.take_inventory(machine.controller)
-    if not seen.complete:
+    patience_s = float(node.provider.config.get("inventory_patience_s", PATIENCE_S))
+    if not seen.complete and node.state_for_s < patience_s:
         return Wait("Part of its inventory cannot be read yet.", RETRY_S, detail="; ".join(seen.unread)[:2000])
     found = summarize(seen, node.provider.config.get("gpu_models", {}))
     findings = find_differences(node.expected, found)
+    findings += [{"check": "inventory", "severity": "info", "message": f"not read: {part}"} for part in seen.unread]
     facts = NodeFacts(inventory={**asdict(found), "findings": findings, "hardware": as_stored(seen)})
     if any(one["severity"] == "blocking" for one in findings):
         return Fail("inventory_mismatch", "; ".join(one["message"] for one in findings), facts=facts)
@@ -69,4 +74,5 @@ def as_stored(seen: HardwareInventory) -> dict[str, Any]:
         "nics": [{"name": one.name, "mac": one.mac} for one in seen.nics],
         "drives": [{"name": one.name, "serial": one.serial, "size_bytes": one.size_bytes} for one in seen.drives],
         "firmware": seen.firmware,
+        "unread": sorted(part.partition(":")[0] for part in seen.unread),
     }
