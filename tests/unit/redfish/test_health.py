@@ -208,6 +208,11 @@ def test_errors_of_links_are_told_where_they_come_with_the_ports(errors: dict[st
         tree[f"{GPU}/Ports/NVLink_{number}"]["Metrics"] = link(metrics)
     assert _facts(tree, expand="yes")["nvlink_errors:GPU_SXM_1"].health == health
     assert "nvlink_errors:GPU_SXM_1" not in _facts(tree)
+    if health == "unknown":
+        tree[f"{GPU}/Ports/NVLink_1/Metrics"]["Oem"]["Nvidia"]["NVLinkErrors"]["TrainingError"] = False
+        assert _facts(tree, expand="yes")["nvlink_errors:GPU_SXM_1"].health == "ok"
+        tree[f"{GPU}/Ports"]["Members"].pop(0)
+        assert _facts(tree, expand="yes")["nvlink_errors:GPU_SXM_1"].health == "unknown"
 
 
 @pytest.mark.parametrize("told", [{}, {"RowRemappingFailed": None, "RowRemappingPending": False}])

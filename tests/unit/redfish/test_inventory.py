@@ -248,6 +248,16 @@ def test_memory_is_summed_from_its_modules_when_nobody_did() -> None:
     assert _take(tree).memory_gib == 0
 
 
+def test_memory_of_a_gpu_is_that_of_all_its_modules() -> None:
+    """Where the GPU itself does not tell; unknown when one of them does not answer."""
+    tree = hgx()
+    gpu = tree[f"{BOARD}/Processors/GPU_SXM_1"]
+    del gpu["MemorySummary"]
+    assert _take(tree).gpus[0].memory_gib == 80
+    gpu["Links"]["Memory"].append(link(f"{BOARD}/Memory/Gone"))
+    assert _take(tree).gpus[0].memory_gib == 0
+
+
 def test_logical_cpus_are_unknown_unless_all_sockets_tell() -> None:
     """The summary wins; a socket without a count makes the sum unknown, and so does one that is missing."""
     tree = hgx()
