@@ -138,6 +138,30 @@ class FabricLab:
         """
         return ["nsenter", f"--mount=/proc/{self.holder}/ns/mnt", "ip", "netns", "exec", self.ns(name)]
 
+    def door(self, name: str) -> list[str]:
+        """
+        The way to the switch that an adapter is given: it can be closed.
+        """
+        return [str(self.directory / name / "door"), *self.inside(name)]
+
+    def close_door(self, name: str) -> None:
+        """
+        The switch cannot be reached any more.
+        """
+        (self.directory / name / "door").rename(self.directory / name / "closed")
+
+    def open_door(self, name: str) -> None:
+        """
+        The switch can be reached again.
+        """
+        (self.directory / name / "closed").rename(self.directory / name / "door")
+
+    def made_on(self, name: str) -> list[str]:
+        """
+        What the adapters have made on the switch and not removed.
+        """
+        return [line.split()[0] for line in self.on(name, "ip", "-br", "link").splitlines() if line.startswith(("cpb", "cpx"))]
+
     def on(self, name: str, *command: str) -> str:
         """
         What a command on a switch or a machine printed; it has succeeded.
@@ -163,7 +187,7 @@ class FabricLab:
         """
         switches = {
             leaf: {
-                "reach": {"kind": "exec", "argv_prefix": self.inside(leaf)},
+                "reach": {"kind": "exec", "argv_prefix": self.door(leaf)},
                 "vtep": f"10.97.0.{number}",
                 "ports": list(PORTS),
                 "reserved": ["bmc0"],
@@ -259,6 +283,8 @@ class FabricLab:
             folder = self.directory / name
             folder.mkdir()
             (folder / "vtysh.conf").touch()
+            (folder / "door").write_text('#!/bin/sh\nexec "$@"\n', encoding="utf-8")
+            (folder / "door").chmod(0o755)
             (folder / "frr.conf").write_text(_frr_config(name, numbers[name], peers), encoding="utf-8")
             where = ["--vty_socket", str(folder), "-z", str(folder / "zserv.api"), "-f", str(folder / "frr.conf")]
             for daemon, more in (("zebra", []), ("bgpd", ["-p", "179"])):
