@@ -21,6 +21,7 @@ import tempfile
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -49,7 +50,6 @@ MOUNTS = """
 set -e
 [ ! -d "$1/usr" ] || mount -t overlay lab -o "lowerdir=$1/usr:/usr" /usr
 mount -t overlay lab -o "lowerdir=$2/etc:/etc" /etc
-[ ! -d /run/sshd ] || mount -t tmpfs -o mode=0755 lab /run/sshd
 echo ready
 exec cat
 """
@@ -199,7 +199,9 @@ class FabricLab:
         }
         return {"switches": switches, "reserved_segments": [99], **more}
 
-    def adapter(self, config: dict[str, Any] | None = None, *, secrets: dict[str, str] | None = None) -> Any:
+    def adapter(
+        self, config: dict[str, Any] | None = None, *, secrets: dict[str, str] | None = None, deployment: str = "lab"
+    ) -> Any:
         """
         An adapter of the fabric, built as in production.
         """
@@ -207,7 +209,7 @@ class FabricLab:
             provider_id="prv_fabric",
             config=self.config() if config is None else config,
             secrets=secrets or {},
-            deployment="lab",
+            deployment=deployment,
             now=lambda: datetime.now(UTC),
         )
         return build_adapter("frr-evpn", given)
@@ -232,6 +234,53 @@ class FabricLab:
                 return connection.recv(64).decode()
             except OSError:
                 return ""
+
+    def ssh(self, name: str) -> tuple[str, str]:
+        """
+        An sshd on the switch's own loopback lets root in: the client's private key and the host key.
+        """
+        folder = self.directory / name
+        for key in ("host", "client"):
+            _run("ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-C", "lab", "-f", str(folder / key))
+        (folder / "allowed").write_text((folder / "client.pub").read_text(encoding="utf-8"), encoding="utf-8")
+        settings = {"HostKey": folder / "host", "AuthorizedKeysFile": folder / "allowed", "ListenAddress": "127.0.0.1:22"}
+        settings |= {"StrictModes": "no", "UsePAM": "no", "PidFile": "none", "PermitRootLogin": "yes", "AcceptEnv": "none"}
+        (folder / "sshd.conf").write_text("".join(f"{key} {value}\n" for key, value in settings.items()), encoding="utf-8")
+        start = f"mount -t tmpfs -o mode=0755 lab /run && mkdir /run/sshd && exec /usr/sbin/sshd -f {folder}/sshd.conf"
+        _run(*self.inside(name), "unshare", "--mount", "sh", "-c", start)
+        kind, words, _ = (folder / "host.pub").read_text(encoding="utf-8").split()
+        return (folder / "client").read_text(encoding="utf-8"), f"{kind} {words}"
+
+    def from_inside(self, name: str, act: Callable[[], Made]) -> Made:
+        """
+        What the call returned, made with the switch's or machine's network as its own, children included.
+        """
+        return _in_namespace(self.ns(name), act)
+
+    def send(self, machine: str, address: str) -> None:
+        """
+        The machine has sent a datagram to the address.
+        """
+        with _in_namespace(self.ns(machine), _datagrams) as sender, suppress(OSError):
+            sender.sendto(machine.encode(), (address, SERVICE_PORT))
+
+    @contextmanager
+    def hearing(self, name: str) -> Iterator[Callable[[], list[str]]]:
+        """
+        A function that tells what datagrams have come to the machine, each once.
+        """
+        with _in_namespace(self.ns(name), _datagrams) as receiver:
+            receiver.bind(("0.0.0.0", SERVICE_PORT))
+            receiver.settimeout(0.3)
+
+            def heard() -> list[str]:
+                found = []
+                with suppress(TimeoutError):
+                    while True:
+                        found.append(receiver.recv(64).decode())
+                return found
+
+            yield heard
 
     def _cable(self, name: str, device: str, far_name: str, far_device: str) -> None:
         self.ip(
@@ -331,7 +380,7 @@ def until(look: Callable[[], Made], good: Callable[[Made], object], *, within_s:
 
 def _tools() -> Path:
     """
-    A folder with FRR to be laid over the machine's own `usr`; an empty one where it is installed.
+    A folder with FRR and sshd to be laid over the machine's own `usr`; an empty one where both are installed.
     """
     if os.geteuid() != 0:
         kits.unusable("FRR fabric", "network namespaces need root")
@@ -349,7 +398,7 @@ def _tools() -> Path:
         with tempfile.TemporaryDirectory(dir=cache) as folder:
             fresh = Path(folder) / "root"
             fresh.mkdir()
-            if not Path("/usr/lib/frr/bgpd").exists():
+            if not all(Path(one).exists() for one in ("/usr/lib/frr/bgpd", "/usr/sbin/sshd")):
                 _unpack(Path(folder), fresh)
             fresh.rename(tools)
     return tools
@@ -408,26 +457,26 @@ def _mount_namespace(tools: Path, directory: Path) -> Iterator[int]:
             held.kill()
 
 
+def _datagrams() -> socket.socket:
+    return socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
+
+
 def _in_namespace(name: str, make: Callable[[], Made]) -> Made:
     """
     What was made in the network namespace; a socket stays there.
     """
-    made: list[Made] = []
 
-    def enter() -> None:
+    def enter() -> Made:
         handle = os.open(f"/run/netns/{name}", os.O_RDONLY)
         try:
-            if ctypes.CDLL(None, use_errno=True).setns(handle, CLONE_NEWNET) == 0:
-                made.append(make())
+            assert ctypes.CDLL(None, use_errno=True).setns(handle, CLONE_NEWNET) == 0, f"cannot enter {name}"
         finally:
             os.close(handle)
+        return make()
 
-    # Only the thread changes its namespace, and it ends.
-    thread = threading.Thread(target=enter)
-    thread.start()
-    thread.join()
-    assert made, f"cannot enter {name}"
-    return made[0]
+    # Only this one thread changes its namespace, and it ends.
+    with ThreadPoolExecutor(1) as pool:
+        return pool.submit(enter).result()
 
 
 @contextmanager
