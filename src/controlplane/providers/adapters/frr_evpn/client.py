@@ -133,6 +133,8 @@ class Script:
             return own[code]
         if code == SSH_FAILED and isinstance(self._reach, SshReach):
             return _ssh_failure(detail)
+        if "File exists" in said and "ip link add" in said:
+            return Refused(f"{detail} (another device has the segment)", code="fabric_segment_taken")
         if "Operation not permitted" in said or "a password is required" in said:
             return AuthFailed(f"{detail} (the account must be root there, or have sudo without a password)")
         if "Unknown device type" in said or "Operation not supported" in said:

@@ -91,10 +91,12 @@ def read_state(printed: str) -> SwitchState:
     """
     sections = _sections(printed)
     try:
-        devices = tuple(_device(one) for one in json.loads(sections["links"]) if one)
+        devices = tuple(_device(one) for one in json.loads(sections["links"]) if one != {})
         walled = frozenset(sections["walls"].split())
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise Unknown(f"what the switch printed cannot be read: {type(error).__name__}: {error}") from error
+    if not devices:
+        raise Unknown("the switch printed no device at all, and every one has a loopback")
     return SwitchState({one.name: one for one in devices}, walled, _announced(sections["evpn"]))
 
 
