@@ -103,6 +103,7 @@ class FabricLab:
                     with suppress(ProcessLookupError):
                         os.kill(int(pid), signal.SIGKILL)
             subprocess.run(["ip", "netns", "del", name], check=False, capture_output=True)
+        shutil.rmtree(self.directory, ignore_errors=True)
 
     def start(self) -> None:
         """
@@ -110,6 +111,7 @@ class FabricLab:
         """
         self.sweep()
         self._stack.callback(self.sweep)
+        self.directory.mkdir(mode=0o755)
         for name in ("s1", *LEAVES, "oob", *(one.name for one in MACHINES)):
             self.ip("netns", "add", self.ns(name))
             self.on(name, "ip", "link", "set", "lo", "up")
@@ -350,10 +352,8 @@ def running_lab() -> Iterator[FabricLab]:
     A lab in a slot of its own; gone at the end.
     """
     tools = _tools()
-    with tempfile.TemporaryDirectory(prefix="fabric-lab-") as folder, _slot() as slot:
-        directory = Path(folder)
-        directory.chmod(0o755)
-        lab = FabricLab(directory, slot, tools)
+    with _slot() as slot:
+        lab = FabricLab(Path(tempfile.gettempdir()) / f"{PREFIX}{slot}", slot, tools)
         try:
             lab.start()
         except subprocess.CalledProcessError as error:
