@@ -506,7 +506,7 @@ def _frr_config(name: str, number: int, peers: Sequence[tuple[str, int]]) -> str
     lines = [
         *("frr defaults datacenter", f"hostname {name}", f"router bgp {number}"),
         f" bgp router-id 10.97.0.{ {'s1': 100}.get(name) or name[1:] }",
-        *(" no bgp ebgp-requires-policy", " no bgp default ipv4-unicast", " timers bgp 1 3"),
+        *(" no bgp ebgp-requires-policy", " no bgp default ipv4-unicast", " timers bgp 3 9"),
         *(f" neighbor {address} remote-as {remote}" for address, remote in peers),
         *(f" neighbor {address} timers connect 1" for address in addresses),
         *(

@@ -304,7 +304,7 @@ MOVES = st.lists(
 )
 
 
-@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(moves=MOVES)
 def test_no_order_of_calls_and_faults_lets_tenants_meet(tmp_path_factory: pytest.TempPathFactory, moves: list[Any]) -> None:
     """Whatever is asked and whatever goes wrong, the port alone never joins two tenants, and once healed a repeat ends as asked."""
