@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import socket
 import subprocess
+import sys
 import threading
 import time
 from collections.abc import Iterator
@@ -108,6 +109,13 @@ def test_a_script_that_arrives_cut_short_does_nothing(tmp_path: Path) -> None:
         assert not (tmp_path / "lock").exists()
     subprocess.run(["sh", "-s", "--", *words], input=SCRIPT.encode(), env=env, check=False, capture_output=True, timeout=20)
     assert (tmp_path / "ran").exists()
+
+
+def test_the_script_is_clean() -> None:
+    """Shellcheck has nothing to say, read as plain POSIX sh."""
+    program = Path(sys.executable).with_name("shellcheck")
+    done = subprocess.run([program, "-s", "sh", "-"], input=SCRIPT, text=True, check=False, capture_output=True, timeout=60)
+    assert (done.returncode, done.stdout) == (0, "")
 
 
 @contextmanager
