@@ -11,7 +11,7 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any, TypeVar, cast
 
-from controlplane.providers.adapters.simulated import batch, effects, groups, metal_views
+from controlplane.providers.adapters.simulated import batch, effects, fabric, groups, metal_views
 from controlplane.providers.adapters.simulated.acts import Act
 from controlplane.providers.adapters.simulated.clock import Clock, real_now_us, to_us
 from controlplane.providers.adapters.simulated.config import SimConfig
@@ -22,6 +22,7 @@ from controlplane.providers.adapters.simulated.store import Store
 from controlplane.providers.adapters.simulated.world import load_fleet
 from controlplane.providers.clusters import Capabilities, ClusterList, ClusterSpec, ClusterView, JobSpec, JobView, OutputChunk
 from controlplane.providers.errors import ProviderError
+from controlplane.providers.fabrics import FabricView, NetworkSpec, PortRef, PortView
 from controlplane.providers.machines import Deployment, MachineList, MachineView, Position
 from controlplane.providers.registry import AdapterInput
 
@@ -41,7 +42,7 @@ def build(given: AdapterInput) -> SimulatedProvider:
 
 class SimulatedProvider:
     """
-    Machines, Clusters, SupportsJobs and SupportsOutput; safe to use from several threads and processes.
+    Machines, Clusters, SupportsJobs, SupportsOutput and Fabrics; safe to use from several threads and processes.
     """
 
     def __init__(self, config: SimConfig, *, deployment: str, now: Callable[[], datetime]) -> None:
@@ -236,6 +237,42 @@ class SimulatedProvider:
             "read_output", token, lambda act, at: batch.output(act, cluster_id, token, at, offset=offset, limit=limit)
         )
 
+    # Fabrics
+
+    def observe_fabric(self) -> FabricView:
+        """
+        All tenant ports as the switches have them now.
+        """
+
+        def look(act: Act, at: int) -> FabricView:
+            site = self._config.site
+            if act.fault != "partial_list":
+                return fabric.fabric_view(act.db, at, site=site)
+            leaves = fabric.leaves_of(act.db, site)
+            heard = _part(act, list(leaves))
+            return fabric.fabric_view(act.db, at, site=site, mute=[one for one in leaves if one not in heard])
+
+        return self._read("observe_fabric", "*", look)
+
+    def observe_port(self, ref: PortRef) -> PortView:
+        """
+        One port as its switch has it now.
+        """
+        return self._read("observe_port", _place(ref), lambda act, at: fabric.port_view(act.db, at, ref))
+
+    def attach(self, ref: PortRef, network: NetworkSpec) -> None:
+        """
+        The port carries this network and no other.
+        """
+        given = {"port": asdict(ref), "network": asdict(network)}
+        self._change("attach", _place(ref), given, token=network.name, tenant=network.tenant_id)
+
+    def detach(self, ref: PortRef) -> None:
+        """
+        The port carries no tenant network.
+        """
+        self._change("detach", _place(ref), {"port": asdict(ref)})
+
     # One call
 
     def _read(self, operation: str, target: str, look: Callable[[Act, int], Answer]) -> Answer:
@@ -337,6 +374,10 @@ class SimulatedProvider:
             db.execute(
                 "UPDATE calls SET effect = ?, answer = ?, fault = 'late_success' WHERE seq = ?", (int(act.changed), said, act.seq)
             )
+
+
+def _place(ref: PortRef) -> str:
+    return f"{ref.switch}/{ref.port}"
 
 
 def _part(act: Act, whole: list[Any]) -> list[Any]:

@@ -12,7 +12,7 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any
 
-from controlplane.providers.adapters.simulated import metal
+from controlplane.providers.adapters.simulated import fabric, metal
 from controlplane.providers.adapters.simulated.clock import (
     advance_file_clock,
     file_now_us,
@@ -26,6 +26,7 @@ from controlplane.providers.adapters.simulated.faults import Rule, add_rule
 from controlplane.providers.adapters.simulated.ledger import Call, Ledger, read_calls, read_ledger
 from controlplane.providers.adapters.simulated.store import Store
 from controlplane.providers.errors import NotFound
+from controlplane.providers.fabrics import PortRef
 
 
 class SimControl:
@@ -109,7 +110,7 @@ class SimControl:
 
     def heal(self) -> None:
         """
-        No rule is in force, dead machines are back, an administrator's drains are lifted and work that hung goes on from now.
+        No rule is in force, what was dead or silent is back, an administrator's drains are lifted, work that hung goes on from now.
         """
         with self._store.change() as db:
             now = self._now_us(db)
@@ -129,6 +130,7 @@ class SimControl:
             self._finish_hung_wipes(db, now)
             db.execute("UPDATE surveys SET finished_at = ? WHERE finished_at IS NULL", (now,))
             db.execute("UPDATE power_changes SET effective_at = ? WHERE effective_at IS NULL", (now,))
+            db.execute("UPDATE links SET shut = 0, from_at = ? WHERE shut = 1 AND until_at IS NULL", (now,))
             db.execute("UPDATE members SET join_us = max(0, ? - added_at) WHERE join_us IS NULL", (now,))
             db.execute(
                 "UPDATE clusters SET next_event_at = min(coalesce(next_event_at, ?), ?) WHERE deleted_at IS NULL", (now, now)
@@ -205,6 +207,27 @@ class SimControl:
                 db.execute(
                     "UPDATE runs SET ended_at = ?, freed_at = ? WHERE object_id = ? AND ended_at IS NULL", (now, now, row["id"])
                 )
+
+    # Fabric
+
+    def silence_switch(self, switch: str, *, for_s: float | None = None) -> None:
+        """
+        The switch answers nobody, from now for some time or until it is restored; what it carries goes on.
+        """
+        self.kill_node(switch, for_s=for_s)
+
+    def restore_switch(self, switch: str) -> None:
+        """
+        The switch answers again.
+        """
+        self.revive_node(switch)
+
+    def rewire(self, ref: PortRef, segment: int | None, *, tenant_id: str = "") -> None:
+        """
+        Somebody has put the port, a reserved one included, into a segment or into none by hand. Raises NotFound for no such port.
+        """
+        with self._store.change() as db:
+            fabric.rewire(db, ref, segment, tenant_id, self._now_us(db))
 
     # Reading
 

@@ -7,9 +7,10 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from controlplane.providers.adapters.simulated import batch, groups, metal
+from controlplane.providers.adapters.simulated import batch, fabric, groups, metal
 from controlplane.providers.adapters.simulated.acts import Act
 from controlplane.providers.clusters import ClusterSpec, JobSpec, Member
+from controlplane.providers.fabrics import NetworkSpec, PortRef
 from controlplane.providers.machines import Deployment
 
 
@@ -52,6 +53,10 @@ def _submit(act: Act, given: Mapping[str, Any]) -> str:
     return batch.submit(act, JobSpec(**{**given, "exclude": tuple(given["exclude"])}))
 
 
+def _attach(act: Act, given: Mapping[str, Any]) -> None:
+    fabric.attach(act, PortRef(**given["port"]), NetworkSpec(**given["network"]))
+
+
 _EFFECTS: Mapping[str, Callable[[Act, Mapping[str, Any]], Any]] = {
     "inspect": lambda act, given: metal.survey(act, "inspect", given["ref"], given["token"]),
     "qualify": lambda act, given: metal.survey(act, "qualify", given["ref"], given["token"]),
@@ -64,5 +69,7 @@ _EFFECTS: Mapping[str, Callable[[Act, Mapping[str, Any]], Any]] = {
     "drain": lambda act, given: groups.drain(act, given["cluster_id"], tuple(given["refs"]), given["reason"]),
     "undrain": lambda act, given: groups.undrain(act, given["cluster_id"], tuple(given["refs"])),
     "submit": _submit,
+    "attach": _attach,
+    "detach": lambda act, given: fabric.detach(act, PortRef(**given["port"])),
     "cancel": lambda act, given: batch.cancel(act, given["cluster_id"], given["token"]),
 }

@@ -38,7 +38,11 @@ CHANGES = (
     *("apply_cluster", "delete_cluster", "drain", "undrain", "submit", "cancel"),
 )
 OPERATIONS = (*READS, *CHANGES)
-"""Every method of the ports."""
+"""Every method of the ports for machines, clusters and jobs."""
+FABRIC_READS = ("observe_fabric", "observe_port")
+FABRIC_CHANGES = ("attach", "detach")
+FABRIC_OPERATIONS = (*FABRIC_READS, *FABRIC_CHANGES)
+"""Every method of the port for fabrics."""
 
 When = Literal["before", "after", "world", "late", "twice", "read"]
 
@@ -61,6 +65,8 @@ class Preset:
     """What the peer, or the line to it, said."""
     operations: tuple[str, ...] = OPERATIONS
     """Where it can be played."""
+    on_fabrics: tuple[str, ...] = ()
+    """Where it can be played on a fabric."""
     params: Mapping[str, Any] = field(default_factory=dict)
     """Its numbers and their defaults."""
 
@@ -78,7 +84,14 @@ def _plain(kind: type[ProviderError]) -> Callable[[str, Mapping[str, Any]], Prov
 
 
 def _lost(text: str, when: When = "after", **params: Any) -> Preset:
-    return Preset(when, _unknown, text, params=params)
+    return _line(when, _unknown, text, **params)
+
+
+def _line(when: When, error: Callable[[str, Mapping[str, Any]], ProviderError], text: str, **params: Any) -> Preset:
+    """
+    A fault of the line to the peer: it can befall every call.
+    """
+    return Preset(when, error, text, on_fabrics=FABRIC_OPERATIONS, params=params)
 
 
 def _world(*operations: str, **params: Any) -> Preset:
@@ -87,23 +100,25 @@ def _world(*operations: str, **params: Any) -> Preset:
 
 PRESETS: Mapping[str, Preset] = {
     # the line to the peer
-    "refuse_before_effect": Preset("before", _plain(NotSent), "connection refused"),
-    "refused_final": Preset("before", _plain(Refused), "400 the request is not acceptable"),
-    "no_capacity": Preset("before", _plain(NoCapacity), "507 no room"),
+    "refuse_before_effect": _line("before", _plain(NotSent), "connection refused"),
+    "refused_final": _line("before", _plain(Refused), "400 the request is not acceptable"),
+    "no_capacity": _line("before", _plain(NoCapacity), "507 no room"),
     "5xx_before_effect": _lost("503 service unavailable", "before"),
     "timeout_before_effect": _lost("no answer in 20 s", "before"),
     "effect_then_5xx": _lost("502 bad gateway"),
     "effect_then_timeout": _lost("no answer in 20 s"),
     "effect_then_reset": _lost("connection reset by peer"),
     "late_success": _lost("no answer in 20 s", "late", seconds=60.0),
-    "delay": Preset("world", operations=CHANGES, params={"seconds": 60.0}),
-    "duplicate_effect": Preset("twice", operations=CHANGES),
-    "stale_read": Preset("read", operations=READS, params={"seconds": 60.0}),
-    "partial_list": Preset("read", operations=("list_machines", "list_clusters", "list_jobs"), params={"share": 0.5}),
-    "flapping_404": Preset("before", _plain(NotFound), "404 not found"),
-    "auth_401_mid_operation": Preset("before", _plain(AuthFailed), "401 unauthorized"),
-    "busy_429_with_retry_after": Preset("before", _busy, "429 too many requests, Retry-After given", params={"retry_in_s": 7.0}),
-    "busy_429_without": Preset("before", _plain(Busy), "429 too many requests"),
+    "delay": Preset("world", operations=CHANGES, on_fabrics=FABRIC_CHANGES, params={"seconds": 60.0}),
+    "duplicate_effect": Preset("twice", operations=CHANGES, on_fabrics=FABRIC_CHANGES),
+    "stale_read": Preset("read", operations=READS, on_fabrics=FABRIC_READS, params={"seconds": 60.0}),
+    "partial_list": Preset(
+        "read", operations=("list_machines", "list_clusters", "list_jobs"), on_fabrics=("observe_fabric",), params={"share": 0.5}
+    ),
+    "flapping_404": _line("before", _plain(NotFound), "404 not found"),
+    "auth_401_mid_operation": _line("before", _plain(AuthFailed), "401 unauthorized"),
+    "busy_429_with_retry_after": _line("before", _busy, "429 too many requests, Retry-After given", retry_in_s=7.0),
+    "busy_429_without": _line("before", _plain(Busy), "429 too many requests"),
     "ok_with_error_inside": _lost("200 whose body says error", "before"),
     "truncated_json": _lost("200 with a body cut short"),
     "invalid_json": _lost("200 with a body that is no JSON"),
@@ -121,7 +136,9 @@ PRESETS: Mapping[str, Preset] = {
     "wipe_never_finishes": _world("wipe"),
     "wipe_empty_report": _world("wipe"),
     "wipe_lies": _world("wipe"),
-    "gpu_reset_in_use": Preset("before", _busy, "GPU reset refused: device in use", ("wipe", "qualify"), {"retry_in_s": 5.0}),
+    "gpu_reset_in_use": Preset(
+        "before", _busy, "GPU reset refused: device in use", ("wipe", "qualify"), params={"retry_in_s": 5.0}
+    ),
     "node_dies": _world("deploy", "apply_cluster", "submit", "observe", after_s=0.0, for_s=300.0),
     # clusters and jobs
     "join_never": _world("apply_cluster"),
@@ -132,7 +149,15 @@ PRESETS: Mapping[str, Preset] = {
     "job_preempted": _world("submit", after_s=5.0),
     "job_fabric_fault": _world("submit", after_s=5.0),
 }
-"""Every fault by name."""
+"""Every fault of machines, clusters and jobs by name."""
+
+FABRIC_PRESETS: Mapping[str, Preset] = {
+    "attach_lies": Preset("world", operations=(), on_fabrics=("attach",)),
+    "attach_half_made": Preset("world", operations=(), on_fabrics=("attach",)),
+    "detach_lies": Preset("world", operations=(), on_fabrics=("detach",)),
+}
+"""Faults that only a fabric has; most of the others befall it too."""
+_BY_NAME: Mapping[str, Preset] = {**PRESETS, **FABRIC_PRESETS}
 
 
 @dataclass(frozen=True, slots=True)
@@ -187,11 +212,12 @@ def add_rule(db: sqlite3.Connection, rule: Rule) -> int:
     """
     The rule is in force; its number is returned. Raises ValueError for one that could never be played.
     """
-    preset = PRESETS.get(rule.fault)
+    preset = _BY_NAME.get(rule.fault)
     if preset is None:
-        raise ValueError(f"no fault is called {rule.fault!r}; there are {', '.join(PRESETS)}")
-    if not any(fnmatchcase(one, rule.operation) for one in preset.operations):
-        raise ValueError(f"{rule.fault} is never played on {rule.operation!r}; only on {', '.join(preset.operations)}")
+        raise ValueError(f"no fault is called {rule.fault!r}; there are {', '.join(_BY_NAME)}")
+    anywhere = (*preset.operations, *preset.on_fabrics)
+    if not any(fnmatchcase(one, rule.operation) for one in anywhere):
+        raise ValueError(f"{rule.fault} is never played on {rule.operation!r}; only on {', '.join(anywhere)}")
     for name in rule.params:
         if name not in preset.params:
             raise ValueError(f"{rule.fault} has no number {name!r}; it has {', '.join(preset.params) or 'none'}")
@@ -213,9 +239,9 @@ def draw(db: sqlite3.Connection, operation: str, target: str, tenant: str) -> Pl
     The fault to play on this call, of the oldest rule that matches and falls; its rule is counted down.
     """
     for row in db.execute("SELECT * FROM rules WHERE remaining IS NULL OR remaining > 0 ORDER BY id").fetchall():
-        preset = PRESETS[row["fault"]]
+        preset = _BY_NAME[row["fault"]]
         if not (
-            operation in preset.operations
+            operation in (*preset.operations, *preset.on_fabrics)
             and fnmatchcase(operation, row["operation"])
             and fnmatchcase(target, row["target"])
             and row["tenant_id"] in {None, tenant}

@@ -10,22 +10,10 @@ from dataclasses import dataclass
 from datetime import datetime
 from itertools import pairwise
 
+from controlplane.providers.adapters.simulated.fabric_judge import fabric_findings
+from controlplane.providers.adapters.simulated.finding import Finding
 from controlplane.providers.adapters.simulated.ledger import ClusterObject, Ledger, Tenancy
 from controlplane.providers.adapters.simulated.metal import PLACES
-
-
-@dataclass(frozen=True, slots=True)
-class Finding:
-    """
-    One broken promise.
-    """
-
-    promise: str
-    """`I1` to `I7`."""
-    subject: str
-    """The machine, token or id it is about."""
-    words: str
-    """What is wrong."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -244,7 +232,13 @@ def all_findings(ledger: Ledger) -> list[Finding]:
     """
     Everything that can be told from the ledger alone.
     """
-    return [*overlapping_reach(ledger), *double_objects(ledger), *unwiped_reuse(ledger), *early_power(ledger)]
+    return [
+        *overlapping_reach(ledger),
+        *double_objects(ledger),
+        *unwiped_reuse(ledger),
+        *early_power(ledger),
+        *fabric_findings(ledger),
+    ]
 
 
 def _per_machine(ledger: Ledger) -> dict[str, list[Tenancy]]:

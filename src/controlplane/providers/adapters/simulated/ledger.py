@@ -137,6 +137,32 @@ class JobRecord:
 
 
 @dataclass(frozen=True, slots=True)
+class Link:
+    """
+    One port's time in one network: the half-open interval [since, until).
+    """
+
+    switch: str
+    """The leaf."""
+    port: str
+    """Its port."""
+    ref: str
+    """The machine whose cable ends there."""
+    network: str
+    """The network's name; `by hand` where nobody asked for it through the port."""
+    tenant_id: str
+    """Whose."""
+    segment: int
+    """Its number."""
+    since: datetime
+    """When the port came in."""
+    until: datetime | None
+    """When it went; None: it is still there."""
+    carries: bool
+    """Whether anything could pass: not while it was half-made."""
+
+
+@dataclass(frozen=True, slots=True)
 class Call:
     """
     One call as the peer got it.
@@ -182,6 +208,11 @@ class Ledger:
     """In the order they were made."""
     jobs: tuple[JobRecord, ...]
     """In the order they were submitted."""
+    links: tuple[Link, ...] = ()
+    """In the order they were made."""
+
+
+_LINKS = "SELECT * FROM links WHERE from_at <= ? AND (until_at IS NULL OR until_at > from_at) ORDER BY id"
 
 
 def read_ledger(db: sqlite3.Connection, at_us: int, *, need_deployment: bool) -> Ledger:
@@ -214,6 +245,7 @@ def read_ledger(db: sqlite3.Connection, at_us: int, *, need_deployment: bool) ->
             if member.added_at <= at_us
         ),
         jobs=tuple(_job(db, row, at_us) for row in db.execute("SELECT * FROM jobs WHERE submitted_at <= ? ORDER BY id", (at_us,))),
+        links=tuple(_link(row, at_us) for row in db.execute(_LINKS, (at_us,))),
     )
 
 
@@ -292,6 +324,20 @@ def _membership(cluster_id: str, member: MemberRow, at_us: int) -> Membership:
         added_at=from_us(member.added_at),
         up_since=_past(up, at_us),
         removed_at=_past(member.removed_at, at_us),
+    )
+
+
+def _link(row: sqlite3.Row, at_us: int) -> Link:
+    return Link(
+        switch=row["switch"],
+        port=row["port"],
+        ref=row["ref"],
+        network=row["network"],
+        tenant_id=row["tenant_id"],
+        segment=row["segment"],
+        since=from_us(row["from_at"]),
+        until=_past(row["until_at"], at_us),
+        carries=not row["shut"],
     )
 
 

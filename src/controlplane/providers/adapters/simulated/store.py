@@ -90,6 +90,12 @@ CREATE TABLE rules (
 );
 CREATE TABLE late_effects (id INTEGER PRIMARY KEY, due_at INTEGER NOT NULL, deployment TEXT NOT NULL, operation TEXT NOT NULL,
   target TEXT NOT NULL, token TEXT NOT NULL, tenant_id TEXT NOT NULL, payload TEXT NOT NULL);
+CREATE TABLE links (
+  id INTEGER PRIMARY KEY, switch TEXT NOT NULL, port TEXT NOT NULL, ref TEXT NOT NULL, network TEXT NOT NULL, tenant_id TEXT NOT NULL,
+  segment INTEGER NOT NULL, deployment TEXT NOT NULL, from_at INTEGER NOT NULL, until_at INTEGER, shut INTEGER NOT NULL DEFAULT 0
+);
+CREATE INDEX links_port ON links (switch, port, id);
+CREATE INDEX links_standing ON links (until_at, from_at);
 CREATE TABLE calls (
   seq INTEGER PRIMARY KEY AUTOINCREMENT, at INTEGER NOT NULL, operation TEXT NOT NULL, target TEXT NOT NULL, token TEXT NOT NULL,
   tenant_id TEXT NOT NULL, reads INTEGER NOT NULL, effect INTEGER NOT NULL DEFAULT 0, answer TEXT NOT NULL DEFAULT '',
