@@ -3,6 +3,7 @@ The HTTP application: the edge around every room's routes.
 """
 
 import logging
+import re
 from collections.abc import AsyncIterator, Callable
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 
@@ -25,6 +26,8 @@ from controlplane.catalog.routes import router as catalog
 from controlplane.clusters.routes import router as clusters
 from controlplane.identity import service as identity
 from controlplane.identity.routes import router as tree
+from controlplane.images.routes import UPLOADS
+from controlplane.images.routes import router as images
 from controlplane.jobs.routes import router as jobs
 from controlplane.kit.db import EVERYTHING, raise_wall
 from controlplane.kit.errors import Unavailable
@@ -35,7 +38,7 @@ from controlplane.quotas.routes import router as quotas
 from controlplane.settings import Settings
 from controlplane.web import openapi
 from controlplane.web.brand import Brands
-from controlplane.web.edge import EdgeMiddleware, Gate, trusted_networks
+from controlplane.web.edge import EdgeMiddleware, Gate, Upload, trusted_networks
 from controlplane.web.endpoint import Edge, refuse_malformed
 from controlplane.web.health import Probe, health_router
 from controlplane.web.limits import Limiter
@@ -43,7 +46,7 @@ from controlplane.web.problems import plain_problem
 from controlplane.web.sharing import Exchange, store_client
 
 log = logging.getLogger(__name__)
-ROUTERS = (clusters, jobs, tree, catalog, quotas, metering, nodes, activity)
+ROUTERS = (clusters, jobs, tree, catalog, images, quotas, metering, nodes, activity)
 """What is asked for most comes first: routes are searched in order."""
 REVISION = text("SELECT version_num FROM alembic_version")
 
@@ -61,6 +64,7 @@ def create_app(settings: Settings | None = None) -> FastAPI:
         brands=Brands(lambda host: _find_brand(runtime.engine, host)),
         trusted=trusted_networks(settings.trusted_proxies),
         max_body_bytes=settings.max_body_bytes,
+        uploads=tuple(Upload("PUT", re.compile(path), settings.max_image_chunk_bytes) for path in UPLOADS),
     )
     app = FastAPI(
         title=openapi.NAME,
@@ -89,6 +93,7 @@ def _edge(runtime: Runtime) -> Edge:
         "clusters": settings.default_cluster_quota,
         "keys": settings.default_key_quota,
         "operations": settings.default_operation_quota,
+        "image_bytes": settings.default_image_bytes_quota,
     }
     return Edge(
         engine=runtime.engine,
@@ -96,6 +101,7 @@ def _edge(runtime: Runtime) -> Edge:
         nudge=runtime.nudge,
         tenant_limits=limits,
         sealer=runtime.sealer,
+        images=runtime.images,
     )
 
 
@@ -109,6 +115,8 @@ def _lifespan(runtime: Runtime, limiter: Limiter) -> Callable[[FastAPI], Abstrac
             exchange = Exchange(limiter, store_client(broker_url), prefix=runtime.settings.deployment)
             exchange.start()
             runtime.closers.append(exchange.stop)
+        runtime.keeper.start()
+        runtime.closers.append(runtime.keeper.stop)
         try:
             yield
         finally:

@@ -40,6 +40,7 @@ IDS = {
     "tenant_id": "SELECT id FROM tenants",
     "reseller_id": "SELECT id FROM resellers",
     "scope_id": "SELECT id FROM tenants UNION ALL SELECT id FROM resellers UNION ALL SELECT id FROM projects",
+    "image_id": "SELECT id FROM images WHERE state <> 'deleted'",
     "key_id": "SELECT id FROM api_keys",
     "member_id": "SELECT id FROM principals",
     "hold_id": "SELECT id FROM node_holds",
