@@ -6,20 +6,23 @@ from __future__ import annotations
 
 import logging
 from contextlib import closing
+from functools import partial
 from pathlib import Path
 
 import pytest
 from sqlalchemy import text
+from sqlalchemy.exc import OperationalError
 from sqlalchemy.orm import Session
 
 from controlplane.identity import service as identity
 from controlplane.images import service as images
+from controlplane.images.errors import NotReady
 from controlplane.images.keeping import Keeper, Reaped, reap, verify
 from controlplane.images.ranges import Chunk, Span
 from controlplane.images.states import IMAGE_STATES, NewImage
 from controlplane.images.store import Depot, LocalImageStore
 from controlplane.kit.access import Principal
-from controlplane.kit.db import EVERYTHING, in_transaction
+from controlplane.kit.db import EVERYTHING, in_transaction, raise_wall
 from controlplane.kit.errors import NotFound
 from controlplane.kit.ids import new_id
 from controlplane.quotas import service as quotas
@@ -147,6 +150,35 @@ def test_a_content_in_use_stays(database: Database, store: LocalImageStore, owne
     assert reap(database.engine, store, (count,)) == Reaped(removed=1)
 
 
+def test_an_image_is_not_deleted_while_a_deployment_is_written(
+    database: Database, store: LocalImageStore, owner: Principal, tree: Tree
+) -> None:
+    """A delete waits for the deployment that began before it, and is counted then; after a delete none begins."""
+    image_id = filled(database, store, owner)
+    with pytest.raises(NotReady):
+        work(database.engine, lambda s: images.use_image(s, owner, image_id), owner.wall)
+    verify(database.engine, store)
+    work(database.engine, lambda s: s.execute(text("UPDATE images SET visibility = 'public'")))
+    other = principal_of(database.engine, tree.right.owner_key)
+    with Session(database.engine) as deploying:
+        raise_wall(deploying, other.wall)
+        used = images.use_image(deploying, other, image_id)
+        with pytest.raises(OperationalError, match="lock timeout"):
+            work(database.engine, partial(delete_at_once, owner, image_id), owner.wall)
+    work(database.engine, partial(delete_at_once, owner, image_id), owner.wall)
+    with pytest.raises(NotFound):
+        work(database.engine, lambda s: images.use_image(s, other, image_id), other.wall)
+    assert work(database.engine, lambda s: images.get_deployed_content(s, image_id)) == used
+    with pytest.raises(NotFound):
+        work(database.engine, lambda s: images.get_deployed_content(s, new_id("img")))
+
+
+def delete_at_once(who: Principal, image_id: str, session: Session) -> None:
+    """The image is deleted, or the lock is not waited for."""
+    session.execute(text("SET LOCAL lock_timeout = '50ms'"))
+    images.delete_image(session, who, image_id, lambda _: None)
+
+
 def test_a_content_that_the_database_does_not_know_stays(
     database: Database, store: LocalImageStore, owner: Principal, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -205,12 +237,17 @@ def test_the_keeper_works_by_itself(database: Database, store: LocalImageStore, 
     Keeper(database.engine, store, ()).stop()
 
 
+def spoil(change: str, image_id: str, session: Session) -> None:
+    """The row is changed past the code."""
+    session.execute(text(f"UPDATE images SET {change} WHERE id = :i"), {"i": image_id})
+
+
 def test_the_database_refuses_what_the_code_must_not_do(database: Database, store: LocalImageStore, owner: Principal) -> None:
     """No image is ready without its digest, no state is skipped, and another tenant's session changes no public image."""
     image_id = filled(database, store, owner)
     for change in ("state = 'ready'", "state = 'uploading'", "received_bytes = size_bytes + 1", "actual_sha256 = 'x'"):
         with pytest.raises(Exception, match=r"ck_images_|legal_move|may not move"):
-            work(database.engine, lambda s, c=change: s.execute(text(f"UPDATE images SET {c} WHERE id = :i"), {"i": image_id}))
+            work(database.engine, partial(spoil, change, image_id))
     verify(database.engine, store)
     work(database.engine, lambda s: s.execute(text("UPDATE images SET visibility = 'public'")))
     stranger = Principal("prn_x", "key_x", "tenant", "ten_x", frozenset(), "rsl_x", "ten_x")

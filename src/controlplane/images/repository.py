@@ -18,6 +18,8 @@ from controlplane.kit.errors import NameTaken
 from controlplane.kit.paging import Page, PageAsk, fetch_page
 
 LONGEST_CHECK = timedelta(seconds=LONGEST_CHECK_S)
+SHARED = text("SELECT pg_advisory_xact_lock_shared(hashtextextended(:name, 0))")
+ALONE = text("SELECT pg_advisory_xact_lock(hashtextextended(:name, 0))")
 OF_DELETED_TENANTS = text(
     """
     SELECT i.id FROM images i JOIN tenants t ON t.id = i.tenant_id
@@ -73,7 +75,23 @@ def find(session: Session, tenant_id: str | None, image_id: str, *, lock: bool =
     The image that the tenant (none: the operator) may see, as it is now, or None. A lock is had only of one's own.
     """
     query = _seen_by(tenant_id).where(ImageRow.id == image_id).execution_options(populate_existing=True)
-    return session.scalars(query.with_for_update() if lock else query).one_or_none()
+    return session.scalars(query.with_for_update(key_share=True) if lock else query).one_or_none()
+
+
+def lock_uses(session: Session, image_id: str, *, alone: bool) -> None:
+    """
+    Until this transaction ends nobody deletes the image, or, alone, nobody begins to use it. A lock of the row would not do: a tenant
+    uses public images, and may lock only its own.
+    """
+    session.execute(ALONE if alone else SHARED, {"name": f"image-uses:{image_id}"})
+
+
+def find_any(session: Session, image_id: str) -> ImageRow | None:
+    """
+    The image, though it be deleted, or None.
+    """
+    query = select(ImageRow).where(ImageRow.id == image_id).execution_options(populate_existing=True)
+    return session.scalars(query).one_or_none()
 
 
 def page(session: Session, tenant_id: str | None, wanted: ImageFilter, ask: PageAsk) -> Page[ImageRow]:

@@ -35,12 +35,14 @@ __all__ = [
     "create_image",
     "delete_image",
     "get_content",
+    "get_deployed_content",
     "get_image",
     "held_bytes",
     "list_images",
     "serve",
     "store_chunk",
     "update_image",
+    "use_image",
 ]
 CheckVersion = Callable[[int], None]
 LIVE = tuple(name for name in IMAGE_STATES.by_name if name != "deleted")
@@ -128,6 +130,7 @@ def bury(session: Session, image_id: str, reason: str) -> None:
     if before is None:
         return
     state = before.state
+    repository.lock_uses(session, image_id, alone=True)
     row = repository.move(session, image_id, LIVE, "deleted", reason)
     assert row is not None, "its lock is ours"
     quotas.give_back(session, _chain(row), [_need(row)])
@@ -249,6 +252,26 @@ def get_content(session: Session, principal: Principal, image_id: str) -> Conten
     """
     row = get_image(session, principal, image_id)
     return content_of(row)
+
+
+def use_image(session: Session, principal: Principal, image_id: str) -> Content:
+    """
+    The content of a ready image that the principal may see, for a deployment that is written in this transaction and that a
+    `CountUses` counts from then on: until it ends, nobody deletes the image. Raises NotFound, NotReady.
+    """
+    repository.lock_uses(session, image_id, alone=False)
+    return get_content(session, principal, image_id)
+
+
+def get_deployed_content(session: Session, image_id: str) -> Content:
+    """
+    The content of an image that a deployment uses, though the image be deleted meanwhile. For sessions that see everything. Raises
+    NotFound for what was never checked, or found wrong.
+    """
+    row = repository.find_any(session, image_id)
+    if row is None or row.actual_sha256 != row.sha256:
+        raise NotFound
+    return Content(row.id, row.size_bytes, row.actual_sha256)
 
 
 def content_of(row: ImageRow) -> Content:
