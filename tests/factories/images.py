@@ -6,10 +6,19 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Iterator
+from contextlib import closing
 from itertools import pairwise
 from typing import Any
 
 import httpx
+from sqlalchemy import Engine
+
+from controlplane.images import service as images
+from controlplane.images.ranges import Chunk, Span
+from controlplane.images.states import NewImage
+from controlplane.images.store import Depot, ImageStore
+from controlplane.kit.access import Principal
+from controlplane.kit.db import in_transaction
 
 OCTETS = {"Content-Type": "application/octet-stream"}
 
@@ -33,6 +42,27 @@ def declared(content: bytes, name: str = "ubuntu", **more: Any) -> dict[str, Any
         "sha256": hashlib.sha256(content).hexdigest(),
     }
     return {"name": name, "spec": spec | more}
+
+
+def new_image(content: bytes, name: str) -> NewImage:
+    """
+    The declaration of this content, as the room knows it.
+    """
+    return NewImage(name, "ubuntu", "24.04", "x86_64", "raw", len(content), hashlib.sha256(content).hexdigest())
+
+
+def filled_image(engine: Engine, store: ImageStore, who: Principal, content: bytes, name: str) -> str:
+    """
+    The id of an image whose content is here and waits to be checked.
+    """
+    depot, chunk = Depot(store, 2**40, 2**40), Chunk(Span(0, len(content)), len(content))
+    new = new_image(content, name)
+    row = in_transaction(engine, who.wall, lambda s: images.create_image(s, who, new, max_image_bytes=depot.max_image_bytes))
+    with closing(in_transaction(engine, who.wall, lambda s: images.begin_chunk(s, who, row.id, chunk, depot))) as sink:
+        sink.write(content)
+        sink.settle()
+        in_transaction(engine, who.wall, lambda s: images.store_chunk(s, who, row.id, chunk))
+    return row.id
 
 
 def chunk_headers(start_bytes: int, end_bytes: int, total_bytes: int) -> dict[str, str]:

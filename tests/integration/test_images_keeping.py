@@ -19,7 +19,7 @@ from controlplane.images import service as images
 from controlplane.images.errors import NotReady
 from controlplane.images.keeping import Keeper, Reaped, reap, verify
 from controlplane.images.ranges import Chunk, Span
-from controlplane.images.states import IMAGE_STATES, NewImage
+from controlplane.images.states import IMAGE_STATES
 from controlplane.images.store import Depot, LocalImageStore
 from controlplane.kit.access import Principal
 from controlplane.kit.db import EVERYTHING, in_transaction, raise_wall
@@ -28,7 +28,7 @@ from controlplane.kit.ids import new_id
 from controlplane.quotas import service as quotas
 from tests.conftest import Database
 from tests.factories.identity import Tree, make_tree, principal_of, work
-from tests.factories.images import content_of, declared
+from tests.factories.images import content_of, filled_image, new_image
 
 CONTENT = content_of(3_000_000)
 
@@ -51,23 +51,9 @@ def owner(database: Database, tree: Tree) -> Principal:
     return principal_of(database.engine, tree.left.owner_key)
 
 
-def new_image(content: bytes, name: str) -> NewImage:
-    """The declaration of this content."""
-    spec = declared(content)["spec"]
-    return NewImage(name, "ubuntu", "24.04", "x86_64", "raw", spec["size_bytes"], spec["sha256"])
-
-
 def filled(database: Database, store: LocalImageStore, who: Principal, content: bytes = CONTENT, name: str = "one") -> str:
     """The id of an image whose content is here and waits to be checked."""
-    depot = Depot(store, 10**9, 10**9)
-    row = work(database.engine, lambda s: images.create_image(s, who, new_image(content, name), max_image_bytes=10**9), who.wall)
-    chunk = Chunk(Span(0, len(content)), len(content))
-    sink = work(database.engine, lambda s: images.begin_chunk(s, who, row.id, chunk, depot), who.wall)
-    with closing(sink):
-        sink.write(content)
-        sink.settle()
-        work(database.engine, lambda s: images.store_chunk(s, who, row.id, chunk), who.wall)
-    return str(row.id)
+    return filled_image(database.engine, store, who, content, name)
 
 
 def state_of(database: Database, image_id: str) -> str:

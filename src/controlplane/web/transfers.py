@@ -237,7 +237,7 @@ def _problems(more: Collection[int]) -> dict[int | str, dict[str, Any]]:
 
 
 def _told(rule: Rule, headers: Mapping[str, str], *, required: bool) -> dict[str, Any]:
-    schema = {"type": "string", "minLength": 1, "maxLength": 200}
+    schema = {"type": "string", "minLength": 1, "maxLength": 200, "pattern": "^[!-~]([ -~]*[!-~])?$"}
     parameters = [
         {"name": name, "in": "header", "required": required, "description": words, "schema": schema}
         for name, words in headers.items()
