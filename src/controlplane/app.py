@@ -3,6 +3,7 @@ The HTTP application: the edge around every room's routes.
 """
 
 import logging
+import re
 from collections.abc import AsyncIterator, Callable
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 
@@ -27,6 +28,8 @@ from controlplane.catalog.routes import router as catalog
 from controlplane.clusters.routes import router as clusters
 from controlplane.identity import service as identity
 from controlplane.identity.routes import router as tree
+from controlplane.images.routes import UPLOADS
+from controlplane.images.routes import router as images
 from controlplane.jobs.routes import router as jobs
 from controlplane.kit.db import EVERYTHING, raise_wall
 from controlplane.kit.errors import Unavailable
@@ -37,7 +40,7 @@ from controlplane.quotas.routes import router as quotas
 from controlplane.settings import Settings
 from controlplane.web import openapi
 from controlplane.web.brand import Brands
-from controlplane.web.edge import EdgeMiddleware, Gate, trusted_networks
+from controlplane.web.edge import EdgeMiddleware, Gate, Upload, trusted_networks
 from controlplane.web.endpoint import Edge, refuse_malformed
 from controlplane.web.health import Probe, health_router
 from controlplane.web.limits import Limiter
@@ -45,7 +48,7 @@ from controlplane.web.problems import plain_problem
 from controlplane.web.sharing import Exchange, store_client
 
 log = logging.getLogger(__name__)
-ROUTERS = (clusters, jobs, tree, catalog, quotas, metering, nodes, boots, activity)
+ROUTERS = (clusters, jobs, tree, catalog, images, quotas, metering, nodes, boots, activity)
 """What is asked for most comes first: routes are searched in order."""
 REVISION = text("SELECT version_num FROM alembic_version")
 
@@ -64,6 +67,7 @@ def create_app(settings: Settings | None = None) -> FastAPI:
         trusted=trusted_networks(settings.trusted_proxies),
         max_body_bytes=settings.max_body_bytes,
         lanes=LANES,
+        uploads=tuple(Upload("PUT", re.compile(path), settings.max_image_chunk_bytes) for path in UPLOADS),
     )
     app = FastAPI(
         title=openapi.NAME,
@@ -93,6 +97,7 @@ def _edge(runtime: Runtime) -> Edge:
         "clusters": settings.default_cluster_quota,
         "keys": settings.default_key_quota,
         "operations": settings.default_operation_quota,
+        "image_bytes": settings.default_image_bytes_quota,
     }
     return Edge(
         engine=runtime.engine,
@@ -100,6 +105,7 @@ def _edge(runtime: Runtime) -> Edge:
         nudge=runtime.nudge,
         tenant_limits=limits,
         sealer=runtime.sealer,
+        images=runtime.images,
     )
 
 
@@ -113,6 +119,8 @@ def _lifespan(runtime: Runtime, limiter: Limiter) -> Callable[[FastAPI], Abstrac
             exchange = Exchange(limiter, store_client(broker_url), prefix=runtime.settings.deployment)
             exchange.start()
             runtime.closers.append(exchange.stop)
+        runtime.keeper.start()
+        runtime.closers.append(runtime.keeper.stop)
         try:
             yield
         finally:

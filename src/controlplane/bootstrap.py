@@ -4,7 +4,7 @@ The only wiring: settings become an engine, an authenticator, drivers and whatev
 
 import json
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from importlib.metadata import entry_points
 from typing import Any
@@ -18,6 +18,8 @@ from controlplane.clusters.models import ClusterRow
 from controlplane.clusters.states import CLUSTER_STATES
 from controlplane.clusters.steps import STEPS as CLUSTER_STEPS
 from controlplane.identity import service as identity
+from controlplane.images.keeping import CountUses, Keeper
+from controlplane.images.store import Depot, LocalImageStore
 from controlplane.jobs import service as jobs
 from controlplane.jobs.models import JobRow
 from controlplane.jobs.states import JOB_STATES
@@ -37,6 +39,8 @@ from controlplane.settings import Settings
 
 log = logging.getLogger(__name__)
 Nudge = Callable[[list[tuple[str, str]]], None]
+IMAGE_USES: Sequence[CountUses] = ()
+"""One count per kind of deployment that reads images; as long as there is none, nothing but its row keeps a content."""
 
 
 def _no_nudge(hints: list[tuple[str, str]]) -> None:
@@ -57,6 +61,10 @@ class Runtime:
     """Turns keys into principals."""
     sealer: Sealer
     """Seals and opens stored secrets."""
+    images: Depot
+    """Where images are kept."""
+    keeper: Keeper
+    """Checks and removes contents; runs in the API's processes once it is started."""
     nudge: Nudge = _no_nudge
     """Wakes workers; a hint."""
     closers: list[Callable[[], None]] = field(default_factory=list)
@@ -81,11 +89,15 @@ def build(settings: Settings, *, application: str = "controlplane-api") -> Runti
     except Exception:
         engine.dispose()
         raise
+    store = LocalImageStore((settings.image_dir or settings.data_dir / "images").resolve())
+    keeper = Keeper(engine, store, IMAGE_USES)
     runtime = Runtime(
         settings=settings,
         engine=engine,
         authenticator=identity.KeyAuthenticator(engine),
         sealer=Sealer.from_base64(settings.master_key.get_secret_value()),
+        images=Depot(store, settings.max_image_bytes, settings.max_image_chunk_bytes, keeper.wake),
+        keeper=keeper,
     )
     broker = settings.broker_url.get_secret_value()
     points = entry_points(group="controlplane.nudges") if broker else ()

@@ -26,6 +26,9 @@ class Settings(BaseSettings):
     )
     broker_url: SecretStr = Field(default=SecretStr(""), description="Redis or Valkey; empty: work is found by sweeps alone.")
     data_dir: Path = Field(default=Path(".data"), description="Where local state (simulator, logs) lives.")
+    image_dir: Path | None = Field(
+        default=None, description="Where images lie; shared by all API processes. None: `images` in the data directory."
+    )
     master_key: SecretStr = Field(default=SecretStr(""), description="32 bytes in base64: wraps the data keys of stored secrets.")
     log_level: Literal["DEBUG", "INFO", "WARNING", "ERROR"] = Field(
         default="INFO", description="Least severe level that is written."
@@ -41,6 +44,8 @@ class Settings(BaseSettings):
         default=(), description="Networks whose machines are known by their own address at /latest/; none: by token only."
     )
     max_body_bytes: int = Field(default=1024 * 1024, ge=1024, description="Largest request body.")
+    max_image_bytes: int = Field(default=128 * 2**30, ge=1, le=2**53 - 1, description="Largest image.")
+    max_image_chunk_bytes: int = Field(default=64 * 2**20, ge=1024, le=2**30, description="Largest chunk of an image's upload.")
     rate_limit_per_s: float = Field(default=200.0, gt=0, description="Requests per second and key, sustained.")
     rate_limit_burst: int = Field(default=1000, ge=1, description="Requests a key may send at once.")
 
@@ -64,4 +69,7 @@ class Settings(BaseSettings):
     default_cluster_quota: int = Field(default=20, ge=0, description="Cluster quota of a tenant created without one.")
     default_key_quota: int = Field(default=100, ge=0, description="API key quota of a tenant created without one.")
     default_operation_quota: int = Field(default=100, ge=0, description="Open operations of a tenant created without a quota.")
+    default_image_bytes_quota: int = Field(
+        default=512 * 2**30, ge=0, description="Bytes of images of a tenant created without a quota."
+    )
     currency: str = Field(default="USD", pattern=r"^[A-Z]{3}$", description="Currency of the platform's price book.")

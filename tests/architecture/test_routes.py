@@ -27,6 +27,7 @@ SHOWN_TO_SUSPENDED = {
     *("list_operations", "get_operation"),
     *("get_usage", "list_usage_intervals"),
     *("list_quotas", "get_project_quotas"),
+    *("list_images", "get_image"),
 }
 """What a suspended caller may read: its own resources, to find what it may stop and delete."""
 OWN_RIGHTS = {"operator": "/v1/admin/", "reseller": "/v1/reseller"}

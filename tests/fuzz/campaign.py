@@ -198,7 +198,7 @@ class Campaign:
 
     def _judge(self, case: Any, mode: GenerationMode, response: Any, *, swapped: bool) -> None:
         label, status, report = case.operation.label, response.status_code, self.report
-        text = f"{case.as_curl_command()[:700]}\n{status} {response.text[:500]}"
+        text = f"{case.as_curl_command()[:700]}\n{status} {response.content[:500].decode('utf-8', 'replace')}"
         if status >= 500:
             report.note(label, f"answered {status}", text)
             return
@@ -259,7 +259,9 @@ def _can_be_malformed(operation: Any) -> bool:
 
 
 def _is_stream(response: Any) -> bool:
-    return any(one.startswith("text/event-stream") for one in response.headers.get("content-type", ()))
+    return any(
+        one.startswith(("text/event-stream", "application/octet-stream")) for one in response.headers.get("content-type", ())
+    )
 
 
 def _shorten_wait(case: Any) -> None:

@@ -13,10 +13,13 @@ from sqlalchemy.orm import Session
 
 from controlplane.clusters import service as clusters
 from controlplane.identity import service as identity
+from controlplane.images.keeping import verify
+from controlplane.images.store import LocalImageStore
 from controlplane.jobs import service as jobs
 from controlplane.kit.db import EVERYTHING, raise_wall
 from controlplane.kit.errors import Unauthenticated
 from tests.conftest import Database
+from tests.factories.images import content_of, filled_image
 from tests.factories.world import World, make_world
 
 FLEET = Path(__file__).parents[1] / "schedules" / "fleet.yaml"
@@ -40,6 +43,7 @@ IDS = {
     "tenant_id": "SELECT id FROM tenants",
     "reseller_id": "SELECT id FROM resellers",
     "scope_id": "SELECT id FROM tenants UNION ALL SELECT id FROM resellers UNION ALL SELECT id FROM projects",
+    "image_id": "SELECT id FROM images WHERE state <> 'deleted'",
     "key_id": "SELECT id FROM api_keys",
     "member_id": "SELECT id FROM principals",
     "hold_id": "SELECT id FROM node_holds",
@@ -94,12 +98,13 @@ class Population:
 
 def populate(database: Database, folder: Path) -> Population:
     """
-    Two tenants with clusters, jobs, keys and members, and a reseller with a tenant of its own, on six nodes.
+    Two tenants with clusters, jobs, images, keys and members, and a reseller with a tenant of its own, on six nodes.
     """
     world = make_world(database, folder, fleet=str(FLEET), virtual=False)
     keys = {"operator": world.keys.operator_key, "reseller": world.keys.reseller_key, "tenant": world.keys.tenant_key}
     authenticator = identity.KeyAuthenticator(database.engine)
     seller = authenticator.authenticate(f"Bearer {keys['reseller']}", None)
+    store = LocalImageStore(folder / "images")
     _work(world)
     for number, (tenant, project) in enumerate(world.people):
         sets = (clusters.SetOrder("workers", world.keys.instance_type, 1),)
@@ -109,6 +114,8 @@ def populate(database: Database, folder: Path) -> Population:
         spec = {**JOB, "cluster_id": view.row.id}
         job = jobs.JobOrder(f"j{number}", {}, view.row.id, 1, 8, spec)
         world.do(lambda s, t=tenant, p=project, j=job: jobs.create_job(s, t, p, j))
+        filled_image(database.engine, store, tenant, content_of(1000), f"i{number}")
+    verify(database.engine, store)
     _work(world)
     customer = world.do(lambda s: identity.create_tenant(s, seller, identity.Described("customer"), limits={"gpus": 8}))
     world.do(lambda s: identity.create_owner(s, seller, customer.id, name="Cy", email="cy@customer.example"))

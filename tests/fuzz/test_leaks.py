@@ -53,6 +53,7 @@ TABLES = {
     "operation_id": "operations",
     "project_id": "projects",
     "key_id": "api_keys",
+    "image_id": "images",
     "member_id": "principals",
 }
 MOVING = "clusters|jobs$|operations$|events$"

@@ -17,6 +17,7 @@ from controlplane.kit.ids import new_id
 from controlplane.web.docs import example_of
 from tests.conftest import Database
 from tests.factories.identity import Branch, Tree, make_tree
+from tests.factories.images import declared
 from tests.factories.serving import Served, serving
 
 CANARY = "zebra"
@@ -39,6 +40,7 @@ PREFIXES = {
     "provider_id": "prv",
     "resource_id": "clu",
     "scope_id": "ten",
+    "image_id": "img",
     "name": "",
 }
 ORDERED = (
@@ -107,11 +109,12 @@ def caller(migrated: Database, served: Served, tree: Tree) -> Side:
 
 
 def furnish(engine: Engine, served: Served, branch: Branch, name: str) -> Side:
-    """The tenant owns a project, a cluster, a job, an operation, a member and a key of this name."""
+    """The tenant owns a project, a cluster, a job, an operation, a member, a key and an image of this name."""
     with served.client(branch.owner_key) as client:
         project = client.post("/v1/projects", json={"name": f"{name}-project"}).raise_for_status().json()
         member = client.get("/v1/members").raise_for_status().json()["items"][0]
         key = client.get("/v1/api-keys").raise_for_status().json()["items"][0]
+        image = client.post("/v1/images", json=declared(b"x", f"{name}-image")).raise_for_status().json()
     ids = {
         "tenant_id": branch.tenant_id,
         "reseller_id": branch.reseller_id,
@@ -119,6 +122,7 @@ def furnish(engine: Engine, served: Served, branch: Branch, name: str) -> Side:
         "member_id": member["id"],
         "principal_id": member["id"],
         "key_id": key["id"],
+        "image_id": image["id"],
         "cluster_id": new_id("clu"),
         "job_id": new_id("job"),
         "operation_id": new_id("opr"),

@@ -165,6 +165,7 @@ def test_replacing_limits_drops_those_not_named(session: Session) -> None:
         ("clusters", ""): (0, 0),
         ("gpus", ""): (None, 8),
         ("gpus", "H100"): (4, 8),
+        ("image_bytes", ""): (None, 0),
         ("keys", ""): (None, 0),
         ("operations", ""): (None, 0),
     }

@@ -17,6 +17,7 @@ NOUNS: Mapping[str, tuple[str, ...]] = {
     "projects": ("read", "create", "update", "delete"),
     "quotas": ("read", "write"),
     "catalog": ("read", "write"),
+    "images": ("read", "create", "update", "delete"),
     "availability": ("read",),
     "nodes": ("read", "write"),
     "providers": ("read", "write"),
@@ -41,10 +42,10 @@ def _read(*nouns: str) -> frozenset[str]:
 
 
 _BILLING = _read("tenants", "projects", "quotas", "catalog", "availability", "usage", "prices", "events", "operations")
-_PROJECT_VIEWER = _BILLING | _read("clusters", "jobs") | {"jobs:logs"}
+_PROJECT_VIEWER = _BILLING | _read("clusters", "jobs", "images") | {"jobs:logs"}
 _PROJECT_MEMBER = _PROJECT_VIEWER | _all("clusters") | _all("jobs") | {"operations:cancel"}
 _PROJECT_ADMIN = _PROJECT_MEMBER | _all("members") | _all("keys") | {"projects:update"}
-_TENANT_ADMIN = _PROJECT_ADMIN | _all("projects") | _all("quotas") | _read("audit")
+_TENANT_ADMIN = _PROJECT_ADMIN | _all("projects") | _all("quotas") | _all("images") | _read("audit")
 _TENANT_OWNER = _TENANT_ADMIN | {"tenants:update"}
 _RESELLER_VIEWER = _BILLING | _read("keys", "members", "audit", "resellers")
 _RESELLER_ADMIN = _TENANT_OWNER | _RESELLER_VIEWER | _all("tenants") | {"resellers:update"}

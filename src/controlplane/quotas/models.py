@@ -20,7 +20,7 @@ class QuotaRow(Base):
     __table_args__ = (
         CheckConstraint("used >= 0", name="used_not_negative"),
         CheckConstraint("ceiling IS NULL OR ceiling >= 0", name="ceiling_not_negative"),
-        CheckConstraint("resource IN ('gpus','clusters','keys','operations')", name="resource"),
+        CheckConstraint("resource IN ('gpus','clusters','keys','operations','image_bytes')", name="resource"),
         CheckConstraint("scope_kind IN ('platform','reseller','tenant','project')", name="scope_kind"),
         Index("uq_quotas_scope", "scope_id", "resource", "gpu_model", "site", unique=True),
     )
@@ -38,7 +38,7 @@ class QuotaRow(Base):
     tenant_id: Mapped[str | None]
     """The scope's tenant."""
     resource: Mapped[str]
-    """gpus, clusters, keys or operations."""
+    """gpus, clusters, keys, operations or image_bytes."""
     gpu_model: Mapped[str] = mapped_column(server_default="")
     """Only GPUs of this model; empty: all."""
     site: Mapped[str] = mapped_column(server_default="")

@@ -10,7 +10,7 @@ from pydantic import Field, StringConstraints
 from controlplane.quotas.states import Limit, ScopeQuotas
 from controlplane.web.schemas import Body, Out
 
-LARGEST_LIMIT = 10**12
+LARGEST_LIMIT = 2**53 - 1
 MOST_LIMITS = 200
 PageLimit = Annotated[int, Query(ge=1, le=200, description="Items per page.", examples=[50])]
 PageToken = Annotated[
@@ -24,7 +24,9 @@ class LimitIn(Body):
     One limit.
     """
 
-    resource: Literal["gpus", "clusters", "keys", "operations"] = Field(description="What is limited.", examples=["gpus"])
+    resource: Literal["gpus", "clusters", "keys", "operations", "image_bytes"] = Field(
+        description="What is limited.", examples=["gpus"]
+    )
     gpu_model: Selector = Field(
         default="", description="Only GPUs of this model; empty: all. Only for gpus.", examples=["H100-SXM5-80GB"]
     )

@@ -55,7 +55,7 @@ __all__ = [
     "take",
 ]
 
-NOUNS = {"gpus": "GPUs", "clusters": "clusters", "keys": "API keys", "operations": "open operations"}
+NOUNS = {"gpus": "GPUs", "clusters": "clusters", "keys": "API keys", "operations": "open operations", "image_bytes": "image bytes"}
 ASK = {"project": "a tenant administrator", "tenant": "your provider", "reseller": "the platform's operator"}
 
 

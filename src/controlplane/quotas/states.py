@@ -8,8 +8,8 @@ from typing import Literal
 
 from controlplane.kit.access import ScopeKind
 
-Resource = Literal["gpus", "clusters", "keys", "operations"]
-RESOURCES: tuple[Resource, ...] = ("clusters", "gpus", "keys", "operations")
+Resource = Literal["gpus", "clusters", "keys", "operations", "image_bytes"]
+RESOURCES: tuple[Resource, ...] = ("clusters", "gpus", "image_bytes", "keys", "operations")
 DEPTHS: dict[ScopeKind, int] = {"platform": 0, "reseller": 1, "tenant": 2, "project": 3}
 PLATFORM_ID = "platform"
 PROVIDER = "provider"

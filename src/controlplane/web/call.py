@@ -40,6 +40,8 @@ class Call:
     """Run after the commit; must not fail the request."""
     sealer: Sealer | None = None
     """Seals secrets that the caller hands in; none where the installation has no master key."""
+    images: Any = None
+    """The images room's depot; none where the installation keeps no images."""
     tenant_limits: Mapping[str, int | None] = field(default_factory=dict)
     """Quota of a tenant that is created without one."""
 

@@ -71,6 +71,20 @@ class Hung(Exception):
 
 
 @dataclass(frozen=True, slots=True)
+class Upload:
+    """
+    A place whose bodies are not read here: the endpoint takes the bytes as they come, once it knows who sends them.
+    """
+
+    method: str
+    """HTTP method."""
+    path: re.Pattern[str]
+    """Fits the whole path."""
+    max_body_bytes: int
+    """Largest body."""
+
+
+@dataclass(frozen=True, slots=True)
 class Gate:
     """
     What the edge was told.
@@ -83,9 +97,17 @@ class Gate:
     trusted: tuple[Network, ...]
     """Proxies whose X-Forwarded-For is believed."""
     max_body_bytes: int
-    """Largest body."""
+    """Largest body that is read here."""
     lanes: tuple[Lane, ...] = ()
     """Paths of machines, which bring no key and do not share the budgets of those who do."""
+    uploads: tuple[Upload, ...] = ()
+    """Places whose bodies are read by their endpoints."""
+
+    def upload(self, method: str, path: str) -> Upload | None:
+        """
+        The place where the endpoint reads the body itself; None where it is read here.
+        """
+        return next((one for one in self.uploads if one.method == method and one.path.fullmatch(path)), None)
 
 
 @dataclass(slots=True)
@@ -251,8 +273,14 @@ class EdgeMiddleware:
 
     async def _body(self, visit: Visit, seen: Seen, receive: Receive, lane: Lane | None) -> Receive:
         """
-        The way to read the body again, now that all of it is here and may be read.
+        The way to read the body again, now that all of it is here and may be read; for an upload the way to read it for the first time.
         """
+        upload = self.gate.upload(visit.scope["method"], visit.scope["path"])
+        if upload is not None:
+            if _length(seen.length) > upload.max_body_bytes:
+                raise _too_large(upload.max_body_bytes)
+            _check_octets(seen)
+            return receive
         limit = self.gate.max_body_bytes if lane is None else lane.max_body_bytes
         declared = _length(seen.length)
         if declared > limit * DRAINED:
@@ -375,10 +403,21 @@ def _length(words: str) -> int:
     return int(words)
 
 
-def _check_kind(seen: Seen, lane: Lane | None) -> None:
+def _check_encoding(seen: Seen) -> None:
     if seen.encoding and seen.encoding.strip().lower() != "identity":
         detail = "Send the body as it is, without Content-Encoding."
         raise Refused(415, "unsupported_encoding", "The body's encoding is not accepted", detail)
+
+
+def _check_octets(seen: Seen) -> None:
+    _check_encoding(seen)
+    if seen.media_type.partition(";")[0].strip().lower() != "application/octet-stream":
+        detail = "Send Content-Type: application/octet-stream."
+        raise Refused(415, "unsupported_media_type", "The body's type is not accepted", detail)
+
+
+def _check_kind(seen: Seen, lane: Lane | None) -> None:
+    _check_encoding(seen)
     kind, _, rest = seen.media_type.partition(";")
     kind = kind.strip().lower()
     if lane is not None and kind in lane.media_types:

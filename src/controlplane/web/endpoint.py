@@ -56,6 +56,7 @@ PROBLEMS: dict[int, str] = {
     404: "It does not exist, or this credential may not see it.",
     409: "The present state, a quota or the capacity does not allow this.",
     412: "If-Match names an older version.",
+    416: "The content has no byte of the range.",
     422: "The request is malformed.",
     428: "If-Match is required.",
     429: "Too many requests.",
@@ -79,6 +80,8 @@ class Edge:
     """Quota of a tenant that is created without one, by resource; what is missing has no limit of its own."""
     sealer: Sealer | None = None
     """Seals secrets that callers hand in; none: this installation has no master key and takes none."""
+    images: Any = None
+    """The images room's depot, which only that room understands; none: this installation keeps no images."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -141,7 +144,7 @@ def endpoint(
 
         @functools.wraps(function)
         def serve(*args: Any, **kwargs: Any) -> Response:
-            return _serve(function, rule, status, kwargs.pop("request_"), *args, **kwargs)
+            return answer_in_transaction(function, rule, status, kwargs.pop("request_"), *args, **kwargs)
 
         served: Any = _held_back(serve, waits) if waits else serve
         served.__signature__ = signature
@@ -252,7 +255,10 @@ def refuse_malformed(request: Request, error: RequestValidationError) -> Respons
     return refusal if rule is None else answer_admitted(rule, request, lambda _: refusal)
 
 
-def _serve(function: Callable[..., Any], rule: Rule, status: int, request: Request, **kwargs: Any) -> Response:
+def answer_in_transaction(function: Callable[..., Any], rule: Rule, status: int, request: Request, **kwargs: Any) -> Response:
+    """
+    The function's answer in one transaction of its own, committed before the answer leaves, for a caller whom the rule admits. Blocks.
+    """
     edge: Edge = request.app.state.edge
     return answer_admitted(rule, request, lambda principal: _with_retries(edge, function, rule, status, request, principal, kwargs))
 
@@ -359,6 +365,7 @@ def _with_retries(
             dry_run=dry_run,
             tenant_limits=edge.tenant_limits,
             sealer=edge.sealer,
+            images=edge.images,
         )
         try:
             with call.session:

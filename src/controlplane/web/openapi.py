@@ -69,7 +69,7 @@ answer alike. Unknown fields and unknown query parameters are refused.
 
 Every answer tells the present budget in `RateLimit-Limit`, `RateLimit-Remaining` and `RateLimit-Reset` (seconds until it is full).
 Over it the answer is 429 with `Retry-After`. Deleting and stopping have a budget of their own. A body holds at most 1 MiB of JSON in
-UTF-8, 32 levels and 20,000 values.
+UTF-8, 32 levels and 20,000 values; only the content of images is sent as it is, in chunks.
 
 ## Values
 
@@ -80,6 +80,7 @@ TAGS = {
     "Clusters": "Nodes turned into a product: ordered, grown, shrunk and deleted as one.",
     "Jobs": "Work with an end, on a cluster: submitted, watched, cancelled, with its output.",
     "Projects": "A tenant's units that own resources.",
+    "Images": "Operating systems: uploaded in chunks, checked, and served to machines.",
     "Catalog": "What can be ordered, where, and how much of it is free.",
     "Quotas": "How much may be held at once, and how much is.",
     "Usage": "What was held, by the second, and what it costs.",
@@ -96,6 +97,7 @@ NOUN_TAGS = {
     "clusters": "Clusters",
     "jobs": "Jobs",
     "projects": "Projects",
+    "images": "Images",
     "quotas": "Quotas",
     "usage": "Usage",
     "prices": "Usage",
@@ -247,7 +249,8 @@ def _complete(operation: dict[str, Any], tag: str, *, open_to_all: bool, changes
         operation["security"] = []
     wanted = EDGE_PROBLEMS if "requestBody" in operation else {"default": EDGE_PROBLEMS["default"]}
     problems = {}
-    for code, response in [*responses.items(), *((code, {"description": words}) for code, words in wanted.items())]:
+    edge = {code: {"description": words} for code, words in wanted.items() if code not in responses}
+    for code, response in [*responses.items(), *edge.items()]:
         if code == "default" or code >= "400":
             name = f"Problem{code.title()}" if PROBLEMS_OF.get(code) == response["description"] else operation["operationId"]
             problems[name] = {"description": response["description"], "content": PROBLEM_CONTENT}

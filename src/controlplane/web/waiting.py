@@ -50,9 +50,10 @@ async def answer_when_changed(
 
 def _state(answer: Response) -> str | None:
     """
-    The state told by an answer; None for one that is not a resource's.
+    The state told by an answer, by itself or as a part of the resource's status; None for one that is not a resource's.
     """
     if answer.status_code != OK:
         return None
-    state = json.loads(bytes(answer.body)).get("state")
+    body = json.loads(bytes(answer.body))
+    state = body.get("state", (body.get("status") or {}).get("state"))
     return state if isinstance(state, str) else None

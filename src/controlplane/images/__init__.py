@@ -1,0 +1,3 @@
+"""
+Images: operating systems as resources, uploaded in chunks, checked, and served to machines.
+"""
