@@ -172,7 +172,7 @@ class Booting:
         """
         A blueprint with a file, a secret file, a script and user-data.
         """
-        new = replace(BLUEPRINT, tenant_id=self.fleet.tree.left.tenant_id, cluster_id="clu_x", **changes)
+        new = replace(BLUEPRINT, **{"tenant_id": self.fleet.tree.left.tenant_id, "cluster_id": "clu_x", **changes})
         return str(self.do(lambda session: service.make_blueprint(session, self.sealer, new)))
 
     def begin(self, node: int = 0, **changes: Any) -> Machine:
