@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from controlplane.boots.seed import Content, Machine, user_data
+from controlplane.boots.seed import PHONE_TRIES, Content, Machine, user_data
 from controlplane.boots.states import Facts, Script
 from controlplane.boots.userdata import kind_of
 from tests.factories.boots import KEY, LINKS, Root
@@ -99,7 +99,7 @@ def test_ours_holds_whatever_the_tenant_sends(version: str, tmp_path: Path, tena
     assert told["version"] == version
     assert (config["hostname"], config["fqdn"], config["preserve_hostname"]) == ("n1", "n1.example", False)
     assert config["phone_home"]["url"] == f"{LINKS.url(BOOT)}phone-home"
-    assert config["phone_home"]["tries"] == 10
+    assert config["phone_home"]["tries"] == PHONE_TRIES
     assert config["users"][-1]["name"] == "ops"
     assert config["users"][-1]["ssh_authorized_keys"] == [KEY]
     if "bob" in tenants:
