@@ -7,6 +7,7 @@ from __future__ import annotations
 import asyncio
 import json
 import logging
+import os
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
@@ -171,7 +172,7 @@ class Booting:
         """
         A blueprint with a file, a secret file, a script and user-data.
         """
-        new = replace(BLUEPRINT, tenant_id=self.fleet.tree.left.tenant_id, cluster_id="clu_x", **changes)
+        new = replace(BLUEPRINT, **{"tenant_id": self.fleet.tree.left.tenant_id, "cluster_id": "clu_x", **changes})
         return str(self.do(lambda session: service.make_blueprint(session, self.sealer, new)))
 
     def begin(self, node: int = 0, **changes: Any) -> Machine:
@@ -212,6 +213,32 @@ class Booting:
         What the operator is shown.
         """
         return asyncio.run(ask(self.app, "GET", path, Authorization=f"Bearer {self.fleet.tree.operator_key}"))
+
+
+@dataclass
+class Root:
+    """
+    A machine's files below a folder, and its service manager, which only writes down what it is told.
+    """
+
+    root: Path
+    """Its root folder."""
+
+    def __post_init__(self) -> None:
+        for folder in ("run/systemd/system", "run/cloud-init", "var/log", "etc", "bin"):
+            (self.root / folder).mkdir(parents=True)
+        manager = self.root / "bin/systemctl"
+        manager.write_text(f'#!/bin/sh\necho "$@" >> {self.root}/systemctl.log\n', encoding="utf-8")
+        manager.chmod(0o755)
+
+    @property
+    def home(self) -> Path:
+        """The agent's folder."""
+        return self.root / "var/lib/boot-agent"
+
+    def environment(self) -> dict[str, str]:
+        """In which everything runs."""
+        return {**os.environ, "BOOT_AGENT_ROOT": str(self.root), "PATH": f"{self.root}/bin:{os.environ['PATH']}"}
 
 
 @contextmanager

@@ -29,7 +29,7 @@ from controlplane.boots.seed import Content, Machine, user_data
 from controlplane.boots.states import CLOUD_INIT_STAGES, BootLinks, BootView, Facts, NewBlueprint, NewBoot, NodeFile, Script
 from controlplane.kit.secrets import Sealer
 from tests.conftest import Database
-from tests.factories.boots import KEY, LINKS
+from tests.factories.boots import KEY, LINKS, Root
 from tests.factories.nodes import make_fleet
 from tests.factories.serving import MASTER_KEY, serving
 
@@ -37,30 +37,10 @@ BOOT = "bot_01k5x7p3r8w2v6t9q4n0m1c2d3"
 ME = f"{getpass.getuser()}:{grp.getgrgid(os.getgid()).gr_name}"
 
 
-@dataclass
-class Host:
+class Host(Root):
     """
-    A machine's files below a folder, and its service manager, which only writes down what it is told.
+    A machine as far as the agent sees it.
     """
-
-    root: Path
-    """Its root folder."""
-
-    def __post_init__(self) -> None:
-        for folder in ("run/systemd/system", "run/cloud-init", "var/log", "etc", "bin"):
-            (self.root / folder).mkdir(parents=True)
-        manager = self.root / "bin/systemctl"
-        manager.write_text(f'#!/bin/sh\necho "$@" >> {self.root}/systemctl.log\n', encoding="utf-8")
-        manager.chmod(0o755)
-
-    @property
-    def home(self) -> Path:
-        """The agent's folder."""
-        return self.root / "var/lib/boot-agent"
-
-    def environment(self) -> dict[str, str]:
-        """In which everything runs."""
-        return {**os.environ, "BOOT_AGENT_ROOT": str(self.root), "PATH": f"{self.root}/bin:{os.environ['PATH']}"}
 
     def run(self, *command: str) -> subprocess.CompletedProcess[str]:
         """The command has ended well."""

@@ -235,7 +235,7 @@ def run_script(script: dict[str, Any], plan: dict[str, Any]) -> dict[str, Any]:
     write_file(text, script["text"].encode(), 0o700)
     write_file(line, b"", 0o600)
     shell = [BASH, "-c", STRICT, script["name"], str(line), str(text)] if Path(BASH).exists() else ["/bin/sh", "-e", str(text)]
-    told = {"BOOT_CHECKS": str(HOME / "checks.jsonl"), "BOOT_PURPOSE": plan["purpose"], "BOOT_FAILED_LINE": str(line)}
+    told = {"BOOT_CHECKS": str(HOME / "checks.jsonl"), "BOOT_PURPOSE": plan["purpose"]}
     with output.open("wb") as out:
         child = subprocess.Popen(  # noqa: S603 - our own script
             shell, stdin=subprocess.DEVNULL, stdout=out, stderr=out, env={**os.environ, **told}, cwd="/", start_new_session=True

@@ -46,16 +46,20 @@ ADD = text(
       cp_clock() + make_interval(secs => n.within_s)
     FROM jsonb_to_recordset(CAST(:boots AS jsonb)) AS n(id text, node_id text, allocation_id text, tenant_id text, blueprint_id text,
       purpose text, facts jsonb, address text, within_s double precision)
+    LEFT JOIN blueprints p ON p.id = n.blueprint_id
+    WHERE n.blueprint_id IS NULL OR (p.id IS NOT NULL AND (p.tenant_id IS NULL OR p.tenant_id = n.tenant_id))
+    RETURNING id
     """
 )
 
 
-def replace_boots(session: Session, node_ids: Sequence[str], boots: Sequence[Mapping[str, Any]]) -> None:
+def replace_boots(session: Session, node_ids: Sequence[str], boots: Sequence[Mapping[str, Any]]) -> set[str]:
     """
-    These are the only open boots of the nodes; earlier ones have ended. Two statements, however many.
+    These are the only open boots of the nodes; earlier ones have ended. Two statements, however many. The ids that are stored are
+    returned: a boot by a blueprint of another tenant is not.
     """
     session.execute(END_OF_NODES, {"nodes": sorted(set(node_ids))})
-    session.execute(ADD, {"boots": json.dumps(list(boots))})
+    return set(session.execute(ADD, {"boots": json.dumps(list(boots))}).scalars())
 
 
 END = text("UPDATE boots SET state = 'ended', ended_at = cp_clock() WHERE id IN :ids AND state <> 'ended'").bindparams(

@@ -18,7 +18,7 @@ import base64
 import hashlib
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from functools import cache
 from importlib.resources import files
 from typing import Any
@@ -27,6 +27,8 @@ from controlplane.boots.states import Facts, NodeFile, Purpose, Script
 
 POLL_S = 10.0
 """How often a running machine asks for changed files."""
+PHONE_TRIES = 40
+"""Three seconds apart: two minutes, longer than this API is away while it is replaced."""
 LISTS = "list(append)+dict(no_replace,recurse_list)+str()"
 SETTINGS = "dict(replace)+list()+str()"
 EMPTY = b"#cloud-config\n{}\n"
@@ -142,14 +144,14 @@ def meta_data(content: Content, facts: Facts) -> bytes:
     told: dict[str, Any] = {"instance-id": facts.instance_id, "local-hostname": facts.hostname, "tags": dict(facts.tags)}
     if content.ssh_keys:
         told["public-keys"] = list(content.ssh_keys)
-    return json.dumps(told, indent=1).encode() + b"\n"
+    return json.dumps(told).encode() + b"\n"
 
 
 def network_config(facts: Facts) -> bytes | None:
     """
     As it was given; None where nothing was.
     """
-    return None if facts.network is None else json.dumps(facts.network, indent=1).encode() + b"\n"
+    return None if facts.network is None else json.dumps(facts.network).encode() + b"\n"
 
 
 def user_data(content: Content, machine: Machine) -> bytes:
@@ -175,11 +177,15 @@ def _hook(content: Content, machine: Machine) -> bytes:
         "purpose": machine.purpose,
         "version": content.version,
         "poll_s": POLL_S if machine.purpose == "deploy" and content.version else 0,
-        "files": [asdict(one) for one in (*content.files, *content.secret_files)],
-        "scripts": [asdict(one) for one in content.scripts],
+        "files": [_plain(one) for one in (*content.files, *content.secret_files)],
+        "scripts": [_plain(one) for one in content.scripts],
     }
     before, after = _hook_ends()
     return before + json.dumps(plan).encode() + after  # ASCII on one line: it cannot end the document it stands in
+
+
+def _plain(one: NodeFile | Script) -> dict[str, Any]:
+    return {name: getattr(one, name) for name in one.__dataclass_fields__}
 
 
 @cache
@@ -200,7 +206,7 @@ def _user(content: Content) -> dict[str, Any]:
 
 
 def _settings(machine: Machine) -> dict[str, Any]:
-    home = {"url": f"{machine.url}phone-home", "post": ["pub_key_ed25519", "instance_id", "hostname", "fqdn"], "tries": 10}
+    home = {"url": f"{machine.url}phone-home", "post": ["pub_key_ed25519", "instance_id", "hostname", "fqdn"], "tries": PHONE_TRIES}
     name: dict[str, Any] = {"hostname": machine.facts.hostname.partition(".")[0], "preserve_hostname": False}
     if "." in machine.facts.hostname:
         name["fqdn"] = machine.facts.hostname
@@ -208,7 +214,7 @@ def _settings(machine: Machine) -> dict[str, Any]:
 
 
 def _config(name: str, settings: Mapping[str, Any], merge: str) -> bytes:
-    body = b"#cloud-config\n" + json.dumps(settings, indent=1).encode() + b"\n"
+    body = b"#cloud-config\n" + json.dumps(settings).encode() + b"\n"
     return _part("text/cloud-config", name, body, f"Merge-Type: {merge}")
 
 

@@ -148,8 +148,8 @@ def begin_many(session: Session, boots: Sequence[NewBoot]) -> dict[str, str]:
         address = facts.pop("address")
         columns = asdict(one) | {"id": boot_id, "facts": facts, "address": address}
         rows.append(columns)
-    if rows:
-        repository.replace_boots(session, list(ids), rows)
+    if rows and repository.replace_boots(session, list(ids), rows) != set(ids.values()):
+        raise _invalid("blueprint_id", "A machine boots by a blueprint of its own tenant, or by one of the operator's.")
     return ids
 
 

@@ -53,7 +53,8 @@ class NodeFile:
 @dataclass(frozen=True, slots=True)
 class Script:
     """
-    A shell script that ends at its first failing line.
+    A shell script that ends at its first failing line. What it finds it appends to the file `$BOOT_CHECKS`, as one line of JSON each:
+    {"name": …, "result": "passed" | "failed" | "not_measured", "detail": …}. `$BOOT_PURPOSE` says what the boot is for.
     """
 
     name: str
