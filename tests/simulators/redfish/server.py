@@ -77,7 +77,7 @@ class FakeBmc:
     session_limit: int = 6
     """BR-047: controllers have few."""
     etags: Etags = "strong"
-    """Lenovo shows a weak one and demands a strong one (operations-center 1040); others send none, an empty one, or a new one each time (BR-044)."""
+    """Lenovo shows a weak one and demands a strong one (operations-center 1040); others none, an empty or an ever new one (BR-044)."""
     stale_reads: int = 0
     """So many reads of the system still show the power before a reset: 1 to 11 s on sushy-tools and hardware."""
     refuses_on: int = 0

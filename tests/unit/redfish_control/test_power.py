@@ -170,5 +170,10 @@ def test_an_observation_tells_health_and_nothing_that_was_not_read(bmc: FakeBmc,
         None,
         (),
     )
-    bmc.system["Status"] = {"Health": None, "HealthRollup": None}
-    assert adapter.observe(at).health == "unknown"
+    for status, health in (
+        ({"Health": "OK", "HealthRollup": None}, "unknown"),
+        ({"Health": "Critical"}, "critical"),
+        (None, "unknown"),
+    ):
+        bmc.system["Status"] = status
+        assert adapter.observe(at).health == health
