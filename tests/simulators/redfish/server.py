@@ -223,9 +223,10 @@ class FakeBmc:
         if len(self.sessions) >= self.session_limit:
             return no(503, "Base.1.8.SessionLimitExceeded", "all sessions are taken")
         self.opened += 1
+        # Controllers name themselves in Location by the name they were given, not by the one that they are reached by.
         token, place = f"token-{self.opened}", f"{SESSIONS}/{self.opened}"
         self.sessions[token] = place
-        return 201, {"@odata.id": place}, {"X-Auth-Token": token, "Location": f"{self.url}{place}"}
+        return 201, {"@odata.id": place}, {"X-Auth-Token": token, "Location": f"https://its-own-name.example{place}"}
 
     def _end_session(self, path: str) -> Answer:
         token = next((token for token, place in self.sessions.items() if place == path), None)

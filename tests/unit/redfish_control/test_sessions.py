@@ -130,7 +130,7 @@ def test_a_link_to_another_host_is_not_followed(bmc: FakeBmc, adapter: RedfishAd
     """A controller that was taken over must not lead our token, or our requests, elsewhere."""
     stranger = FakeBmc()
     with serving(stranger):
-        for target in (f"{stranger.url}/steal", "//evil.example/x", "not a link"):
+        for target in (f"{stranger.url}/steal", "//evil.example/x", "not a link", f"{bmc.url}5/x", "http://127.0.0.1:x/"):
             bmc.system["Actions"]["#ComputerSystem.Reset"]["target"] = target
             with pytest.raises(Unsupported) as caught:
                 adapter.power(at, on=True)

@@ -257,7 +257,8 @@ class Bmc:
             self.hide(token)
             self._wire.set_http_session_auth(token)
             said = reply.headers.get("location") or (reply.body or {}).get("@odata.id")
-            self._session_path = said if isinstance(said, str) else ""
+            # By the name that it has for itself, often not the one that we reach it by; the path is what counts.
+            self._session_path = urlsplit(said).path if isinstance(said, str) else ""
             return True
         if reply.status in NO_SESSIONS or reply.status < HTTPStatus.MULTIPLE_CHOICES:
             return False
@@ -312,7 +313,7 @@ class Bmc:
         The path on this controller that a link of its means. Raises Unsupported for one that leads elsewhere: our token would follow it.
         """
         split = urlsplit(link)
-        if split.netloc and f"{split.scheme}://{split.netloc}".lower() != self._origin.lower():
+        if split.netloc and _address(link) != _address(self._origin):
             raise Unsupported(f"the controller points to another address: {link[:200]}", code="provider_link_elsewhere")
         path = f"{split.path}?{split.query}" if split.query else split.path
         if not path.startswith("/") or path.startswith("//"):
@@ -324,3 +325,15 @@ class Bmc:
             if len(secret) >= SHORTEST_SECRET:
                 text = text.replace(secret, "***")
         return text
+
+
+def _address(url: str) -> tuple[str, str, int | None]:
+    """
+    Scheme, host and port, with the port that the scheme means where none is named.
+    """
+    split = urlsplit(url)
+    try:
+        port = split.port
+    except ValueError:
+        port = -1  # no port, so the same as nobody's
+    return split.scheme, split.hostname or "", port or {"http": 80, "https": 443}.get(split.scheme)
