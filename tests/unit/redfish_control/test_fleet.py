@@ -62,7 +62,7 @@ def test_known_silent_ones_never_take_the_others_places(build: Build) -> None:
 
 def test_a_silent_controller_is_left_alone_for_a_while(bmc: FakeBmc, build: Build, at: Controller) -> None:
     """Calls meanwhile end at once and send nothing; a good answer ends the silence."""
-    adapter = build(timeout_s=0.1, call_limit_s=1.0, silence_s=30.0)
+    adapter = build(timeout_s=0.6, call_limit_s=5.0, silence_s=30.0)
     bmc.fail("GET", "hang", times=1)
     with pytest.raises(Unknown):
         adapter.observe(at)
@@ -71,7 +71,7 @@ def test_a_silent_controller_is_left_alone_for_a_while(bmc: FakeBmc, build: Buil
         adapter.observe(at)
     assert 20.0 < caught.value.retry_in_s <= 30.0
     assert len(bmc.requests) == sent
-    other = build(timeout_s=0.1, call_limit_s=1.0)
+    other = build(timeout_s=0.6, call_limit_s=5.0)
     bmc.fail("GET", "hang", times=1)
     assert [outcome(other, at) for _ in range(3)] == ["TimedOut", "answered", "answered"]
 
