@@ -35,7 +35,7 @@ HEALTH: dict[str, Health] = {"OK": "ok", "Warning": "warning", "Critical": "crit
 
 def build(given: AdapterInput) -> RedfishAdapter:
     """
-    An adapter for the controllers that share the config; nothing has been asked of any. Raises Permanent for a config that is wrong.
+    An adapter for the controllers that share the config; nothing has been asked of any. Raises Permanent for a wrong config.
     """
     try:
         config = RedfishConfig.model_validate(dict(given.config))

@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import logging
 import re
+import ssl
 import time
 from collections.abc import Mapping
 from http import HTTPStatus
@@ -37,7 +38,7 @@ class Bmc:
     One controller under one account. Not safe to share: `Pool` lends it to one call at a time.
     """
 
-    def __init__(self, url: str, username: str, password: str, config: RedfishConfig) -> None:
+    def __init__(self, url: str, username: str, password: str, config: RedfishConfig, tls: ssl.SSLContext) -> None:
         if not URL.fullmatch(url):
             raise Permanent("a controller's url must be http(s)://host[:port]", code="provider_config_invalid")
         split = urlsplit(url)
@@ -46,10 +47,7 @@ class Bmc:
         self._password = password
         self._given = (url, username, password)
         self._config = config
-        try:
-            self._wire = Wire(self._origin, config)
-        except OSError as error:
-            raise Permanent(f"verify cannot be read: {error}", code="provider_config_invalid") from error
+        self._wire = Wire(self._origin, config, tls)
         self._logged_in = False
         self._session_path: str | None = None
         self._refused_until = 0.0

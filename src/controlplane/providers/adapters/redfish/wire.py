@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import logging
 import socket
+import ssl
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
@@ -19,13 +20,27 @@ from sushy import exceptions as sushy_errors
 from urllib3.exceptions import ConnectTimeoutError, HTTPError, NewConnectionError
 
 from controlplane.providers.adapters.redfish.config import RedfishConfig
-from controlplane.providers.errors import NotSent, ProviderError, Transient, Unknown
+from controlplane.providers.errors import NotSent, Permanent, ProviderError, Transient, Unknown
 
 PART_BYTES = 65_536
 MIB = 1024 * 1024
 
 # Its lines quote requests and answers, passwords that a controller echoes among them; what matters stands in our errors.
 logging.getLogger("sushy").setLevel(logging.CRITICAL + 1)
+
+
+def trust(config: RedfishConfig) -> ssl.SSLContext:
+    """
+    Whom connections trust, read once for all of them. Raises Permanent when the file of authorities cannot be read.
+    """
+    try:
+        context = ssl.create_default_context(cafile=config.verify if isinstance(config.verify, str) else None)
+    except OSError as error:
+        raise Permanent(f"verify cannot be read: {error}", code="provider_config_invalid") from error
+    if config.verify is False:
+        context.check_hostname = False
+        context.verify_mode = ssl.CERT_NONE
+    return context
 
 
 class TimedOut(Unknown):
@@ -39,11 +54,18 @@ class _Bounded(sushy_connector.HTTPAdapter):  # type: ignore[misc]
     Reads each answer whole, up to a size and a moment, whatever the peer trickles.
     """
 
-    def __init__(self, max_body_bytes: int, ends_at: Callable[[], float]) -> None:
+    def __init__(self, max_body_bytes: int, ends_at: Callable[[], float], tls: ssl.SSLContext) -> None:
+        self._tls = tls
         self._max_body_bytes = max_body_bytes
         self._ends_at = ends_at
         self._live: Any = None
         super().__init__(pool_connections=1, pool_maxsize=1)
+
+    def init_poolmanager(self, *args: Any, **how: Any) -> Any:
+        return super().init_poolmanager(*args, **(how | {"ssl_context": self._tls}))
+
+    def cert_verify(self, *_: Any) -> None:
+        pass  # our context knows whom to trust; requests would read all authorities anew for every connection
 
     def get_connection_with_tls_context(self, *args: Any, **how: Any) -> Any:
         pool = super().get_connection_with_tls_context(*args, **how)
@@ -101,15 +123,19 @@ class Wire(sushy_connector.Connector):  # type: ignore[misc]
     sushy's connector without its patience.
     """
 
-    def __init__(self, url: str, config: RedfishConfig) -> None:
+    def __init__(self, url: str, config: RedfishConfig, tls: ssl.SSLContext) -> None:
         self.ends_at = 0.0
         self.last: Any = None
         self._config = config
         super().__init__(
-            url, verify=config.verify, response_callback=self._keep, server_side_retries=1, default_request_timeout=config.timeout_s
+            url,
+            verify=config.verify is not False,
+            response_callback=self._keep,
+            server_side_retries=1,
+            default_request_timeout=config.timeout_s,
         )
         self._session.trust_env = False  # no proxy and no .netrc of this machine between us and a controller
-        self._bounded = _Bounded(config.max_body_mib * MIB, lambda: self.ends_at)
+        self._bounded = _Bounded(config.max_body_mib * MIB, lambda: self.ends_at, tls)
         for scheme in ("http://", "https://"):
             self._session.mount(scheme, self._bounded)
 
