@@ -77,7 +77,7 @@ class FakeBmc:
     session_limit: int = 6
     """BR-047: controllers have few."""
     etags: Etags = "strong"
-    """Lenovo shows a weak one and demands a strong one (operations-center 1040); others send none, an empty one, or a new one each time (BR-044)."""
+    """Lenovo shows a weak one and demands a strong one (operations-center 1040); others none, an empty or an ever new one (BR-044)."""
     stale_reads: int = 0
     """So many reads of the system still show the power before a reset: 1 to 11 s on sushy-tools and hardware."""
     refuses_on: int = 0
@@ -100,6 +100,7 @@ class FakeBmc:
     def __post_init__(self) -> None:
         self.let_go = threading.Event()
         self.hung = threading.Event()
+        self.left = threading.Event()
         self._lock = threading.RLock()
         self._under_way = 0
         self._shown_power: list[str] = []
@@ -196,8 +197,7 @@ class FakeBmc:
         if path == SESSIONS and method == "POST":
             return self._open_session(content)
         if method == "DELETE":
-            gone = next((token for token, place in self.sessions.items() if place == path), None)
-            return (204, None, {}) if gone and self.sessions.pop(gone) else no(404, "Base.1.8.ResourceMissingAtURI")
+            return self._end_session(path)
         if method == "GET":
             return self._get(path)
         return self._patch(request, path, content) if method == "PATCH" else self._post(path, content)
@@ -223,9 +223,18 @@ class FakeBmc:
         if len(self.sessions) >= self.session_limit:
             return no(503, "Base.1.8.SessionLimitExceeded", "all sessions are taken")
         self.opened += 1
+        # Controllers name themselves in Location by the name they were given, not by the one that they are reached by.
         token, place = f"token-{self.opened}", f"{SESSIONS}/{self.opened}"
         self.sessions[token] = place
-        return 201, {"@odata.id": place}, {"X-Auth-Token": token, "Location": f"{self.url}{place}"}
+        return 201, {"@odata.id": place}, {"X-Auth-Token": token, "Location": f"https://its-own-name.example{place}"}
+
+    def _end_session(self, path: str) -> Answer:
+        token = next((token for token, place in self.sessions.items() if place == path), None)
+        if token is None:
+            return no(404, "Base.1.8.ResourceMissingAtURI")
+        del self.sessions[token]
+        self.left.set()
+        return 204, None, {}
 
     def _etag(self, path: str) -> str:
         self._ticks += 1

@@ -39,7 +39,7 @@ def test_a_new_password_is_used_at_once(bmc: FakeBmc, build: Build, at: Controll
 @pytest.mark.parametrize("kind", ["effect_reset", "error_inside", "effect_hang"])
 def test_a_lost_answer_is_settled_by_a_login(bmc: FakeBmc, build: Build, at: Controller, kind: str) -> None:
     """The controller took it and could not say so."""
-    adapter = build(timeout_s=0.2, call_limit_s=5.0)
+    adapter = build(timeout_s=0.7, call_limit_s=10.0)
     bmc.fail(f"PATCH {OURS}", kind)
     adapter.set_password(at, NEW)
     assert bmc.passwords == {"admin": NEW}

@@ -142,6 +142,21 @@ def test_dell_by_generation_and_version(
     assert not oem or oem[0] == {"Attributes": {"ServerBoot.1.BootOnce": "Enabled", "ServerBoot.1.FirstBootDevice": "VCD-DVD"}}
 
 
+def test_dell_attributes_are_read_back_and_taken_back(bmc: FakeBmc, adapter: RedfishAdapter, at: Controller) -> None:
+    """What was asked shows; a repeat sends nothing; another source is not overruled by what was asked before."""
+    attributes = ways.as_dell(bmc, model="14G Monolithic", version="5.10.50.00")
+    for _ in range(2):
+        adapter.boot_from(at, "media")
+    view = adapter.observe(at)
+    assert (view.boot_source, view.boot_once) == ("media", True)
+    adapter.boot_from(at, "disk")
+    assert adapter.observe(at).boot_source == "disk"
+    assert [sent["Attributes"]["ServerBoot.1.FirstBootDevice"] for sent in bmc.sent(f"PATCH {attributes}") if sent] == [
+        "VCD-DVD",
+        "Normal",
+    ]
+
+
 def test_a_refusal_in_every_form_is_final(bmc: FakeBmc, adapter: RedfishAdapter, at: Controller) -> None:
     """With the vendor's words, after at most three requests."""
     bmc.rules.append(lambda method, *_: no(400, "Base.1.8.PropertyNotWritable", "never") if method == "PATCH" else None)

@@ -142,7 +142,7 @@ def test_a_look_that_breaks_once_is_repeated(bmc: FakeBmc, build: Build, at: Con
 @pytest.mark.parametrize("kind", ["hang", "effect_hang", "trickle", "trickle_head"])
 def test_silence_is_unknown_after_its_time(bmc: FakeBmc, build: Build, at: Controller, kind: str) -> None:
     """A controller that needs 60 s, or sends a byte now and then for ever; a look is not repeated after it."""
-    adapter = build(timeout_s=0.1, call_limit_s=0.3)
+    adapter = build(timeout_s=0.5, call_limit_s=1.0)
     bmc.fail(f"GET {SYSTEM}$", kind, times=9)
     with pytest.raises(Unknown):
         adapter.observe(at)

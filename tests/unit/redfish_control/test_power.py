@@ -113,6 +113,24 @@ def test_the_machine_is_the_system_that_can_be_switched(bmc: FakeBmc, adapter: R
     assert f"GET {BASEBOARD}" in bmc.lines()
 
 
+@pytest.mark.parametrize(
+    "other",
+    [
+        {"Id": "Board_0"},
+        {"Actions": {"#ComputerSystem.Reset": {"target": f"{BASEBOARD}/Reset"}}},
+        {"Id": "Bluefield", "SystemType": "DPU", "Actions": {"#ComputerSystem.Reset": {"target": f"{BASEBOARD}/Reset"}}},
+    ],
+    ids=["no reset", "an HGX board that resets", "a DPU"],
+)
+def test_what_is_not_the_machine_is_told_by_each_sign(
+    bmc: FakeBmc, adapter: RedfishAdapter, at: Controller, other: dict[str, object]
+) -> None:
+    """One of them is enough."""
+    bmc.tree[BASEBOARD] |= other
+    adapter.power(at, on=True)
+    assert bmc.lines("POST") == [POST_RESET]
+
+
 @pytest.mark.parametrize("named", ["1", UUID, UUID.lower()])
 def test_a_named_system_is_found_by_id_or_uuid(bmc: FakeBmc, adapter: RedfishAdapter, named: str) -> None:
     """Whatever case the UUID is written in."""
@@ -170,5 +188,10 @@ def test_an_observation_tells_health_and_nothing_that_was_not_read(bmc: FakeBmc,
         None,
         (),
     )
-    bmc.system["Status"] = {"Health": None, "HealthRollup": None}
-    assert adapter.observe(at).health == "unknown"
+    for status, health in (
+        ({"Health": "OK", "HealthRollup": None}, "unknown"),
+        ({"Health": "Critical"}, "critical"),
+        (None, "unknown"),
+    ):
+        bmc.system["Status"] = status
+        assert adapter.observe(at).health == health

@@ -89,6 +89,7 @@ def test_whatever_a_machine_says_of_itself_the_table_answers(vendor: str, model:
     "config",
     [
         {"verify": "relative.pem"},
+        {"verify": "/nowhere/authority.pem"},
         {"timeout_s": "5"},
         {"timeout_s": 31.0},
         {"timeout_s": 20.0, "call_limit_s": 10.0},

@@ -50,7 +50,7 @@ def test_a_repeat_sends_nothing(bmc: FakeBmc, adapter: RedfishAdapter, at: Contr
 
 @pytest.mark.parametrize(
     "wanted",
-    [{"Unheard": "1"}, {"Retries": "many"}, {"Quiet": "perhaps"}, {"secure_boot": "maybe"}],
+    [{"Unheard": "1"}, {"Retries": "many"}, {"Retries": "--5"}, {"Quiet": "perhaps"}, {"secure_boot": "maybe"}],
     ids=lambda one: next(iter(one)),
 )
 def test_what_cannot_be_is_refused_before_it_is_sent(

@@ -35,7 +35,7 @@ HEALTH: dict[str, Health] = {"OK": "ok", "Warning": "warning", "Critical": "crit
 
 def build(given: AdapterInput) -> RedfishAdapter:
     """
-    An adapter for the controllers that share the config; nothing has been asked of any. Raises Permanent for a config that is wrong.
+    An adapter for the controllers that share the config; nothing has been asked of any. Raises Permanent for a wrong config.
     """
     try:
         config = RedfishConfig.model_validate(dict(given.config))
@@ -210,5 +210,6 @@ def _view(bmc: Bmc, system: Reply, known: Facts) -> HardwareView:
 
 
 def _health(system: Reply) -> Health:
-    said = inside(system.body, "Status", "HealthRollup") or inside(system.body, "Status", "Health")
-    return HEALTH.get(str(said), "unknown")
+    status = inside(system.body, "Status")
+    rolled_up = isinstance(status, dict) and "HealthRollup" in status  # null there is the controller's own "unknown"
+    return HEALTH.get(str(inside(status, "HealthRollup" if rolled_up else "Health")), "unknown")

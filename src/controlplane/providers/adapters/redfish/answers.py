@@ -226,4 +226,4 @@ def wish_s(reply: Reply) -> float:
     How long the controller asks us to stay away, in seconds; a default of ours where it names none, or a date.
     """
     said = reply.headers.get("retry-after", "").strip()
-    return min(float(said), LONGEST_WISH_S) if said.isdigit() else BUSY_S
+    return min(float(said), LONGEST_WISH_S) if said.isascii() and said.isdigit() else BUSY_S

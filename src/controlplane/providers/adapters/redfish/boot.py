@@ -50,6 +50,8 @@ def read_override(bmc: Bmc, system: Reply, facts: Facts) -> Override:
     """
     The override that the next boot obeys; one that stands in the settings object comes before the one in force.
     """
+    if facts.media_boot_path and _boots_media(_oem(bmc, system, facts), facts):
+        return Override("media", once=True)
     shown = [inside(system.body, "Boot")]
     settings = _settings(bmc, system, facts)
     if settings is not None:
@@ -67,8 +69,7 @@ def set_override(bmc: Bmc, system: Reply, facts: Facts, source: BootSource, *, n
     """
     boot = inside(system.body, "Boot")
     wanted = _wanted(boot, source, facts, network)
-    if source == "media" and facts.media_boot_path:
-        _by_attributes(bmc, system, facts)
+    if facts.media_boot_path and _by_attributes(bmc, system, facts, media=source == "media"):
         return
     settings = _settings(bmc, system, facts)
     place, current = (settings, inside(settings.body, "Boot")) if settings is not None else (system, boot)
@@ -140,9 +141,23 @@ def _settings(bmc: Bmc, system: Reply, facts: Facts) -> Reply | None:
     return reply if isinstance(inside(reply.checked().body, "Boot"), Mapping) else None
 
 
-def _by_attributes(bmc: Bmc, system: Reply, facts: Facts) -> None:
-    path = fill(facts.media_boot_path, manager(bmc, system))
-    bmc.patch(path, {"Attributes": dict(facts.media_boot_attributes)}, etag=bmc.get(path).etag).checked()
+def _oem(bmc: Bmc, system: Reply, facts: Facts) -> Reply:
+    return bmc.get(fill(facts.media_boot_path, manager(bmc, system)))
+
+
+def _boots_media(oem: Reply, facts: Facts) -> bool:
+    return all(inside(oem.body, "Attributes", name) == value for name, value in facts.media_boot_attributes.items())
+
+
+def _by_attributes(bmc: Bmc, system: Reply, facts: Facts, *, media: bool) -> bool:
+    """
+    Whether the attributes decide: for media they are set; for anything else they are taken back, and the override decides.
+    """
+    oem = _oem(bmc, system, facts)
+    if _boots_media(oem, facts) is not media:
+        wanted = facts.media_boot_attributes if media else facts.media_boot_undone
+        bmc.patch(path_of(oem), {"Attributes": dict(wanted)}, etag=oem.etag).checked()
+    return media
 
 
 def fill(template: str, of: Reply) -> str:

@@ -1,35 +1,26 @@
 """
-HTTP to one controller through sushy's connector: one session, one deadline a call, capped bodies, every failure an error of the port.
-
-Nothing of sushy or requests leaves this module. sushy brings what years of field reports taught it: no kept connections, no compression
-(it makes ETags weak), and an answer to those that insist on it. Its own waiting and repeating are off: the caller's steps do that.
+One controller under one account: a session, one deadline a call, redirects and links that stay at home, and every answer judged.
 """
 
 from __future__ import annotations
 
 import logging
 import re
-import socket
+import ssl
 import time
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import suppress
+from collections.abc import Mapping
 from http import HTTPStatus
 from typing import Any
 from urllib.parse import urljoin, urlsplit
 
-from sushy import connector as sushy_connector  # type: ignore[import-untyped]
-from sushy import exceptions as sushy_errors
-from urllib3.exceptions import ConnectTimeoutError, HTTPError, NewConnectionError
-
 from controlplane.providers.adapters.redfish.answers import Reply, understand
 from controlplane.providers.adapters.redfish.config import RedfishConfig
-from controlplane.providers.errors import AuthFailed, NotSent, Permanent, ProviderError, Transient, Unknown, Unsupported
+from controlplane.providers.adapters.redfish.wire import TimedOut, Wire
+from controlplane.providers.errors import AuthFailed, NotSent, Permanent, ProviderError, Unknown, Unsupported
 
 ROOT = "/redfish/v1/"
 FAREWELL_S = 3.0
 HOPS = 3
-PART_BYTES = 65_536
-MIB = 1024 * 1024
 MOVED = frozenset(
     {HTTPStatus.MOVED_PERMANENTLY, HTTPStatus.FOUND, HTTPStatus.TEMPORARY_REDIRECT, HTTPStatus.PERMANENT_REDIRECT},
 )
@@ -39,143 +30,7 @@ LET_IN = frozenset({HTTPStatus.FORBIDDEN, HTTPStatus.NOT_FOUND})  # whoever is t
 PRECONDITION = frozenset({HTTPStatus.PRECONDITION_FAILED, HTTPStatus.PRECONDITION_REQUIRED})
 URL = re.compile(r"https?://[^\s/?#@]+(?:/redfish(?:/v1)?)?/?", re.IGNORECASE)
 SHORTEST_SECRET = 4
-
-# Its lines quote requests and answers, passwords that a controller echoes among them; what matters stands in our errors.
-logging.getLogger("sushy").setLevel(logging.CRITICAL + 1)
-
-
-class TimedOut(Unknown):
-    """
-    The controller was silent, or too slow, until the request's time was up.
-    """
-
-
-class _Bounded(sushy_connector.HTTPAdapter):  # type: ignore[misc]
-    """
-    Reads each answer whole, up to a size and a moment, whatever the peer trickles.
-    """
-
-    def __init__(self, max_body_bytes: int, ends_at: Callable[[], float]) -> None:
-        self._max_body_bytes = max_body_bytes
-        self._ends_at = ends_at
-        self._live: Any = None
-        super().__init__(pool_connections=1, pool_maxsize=1)
-
-    def get_connection_with_tls_context(self, *args: Any, **how: Any) -> Any:
-        pool = super().get_connection_with_tls_context(*args, **how)
-        kept = self
-
-        class Noted(pool.ConnectionCls):  # type: ignore[name-defined,misc]
-            """
-            A connection that can be cut from another thread.
-            """
-
-            def connect(self) -> None:
-                kept._live = self
-                super().connect()
-
-        pool.ConnectionCls = Noted
-        return pool
-
-    def cut(self) -> None:
-        """
-        Whoever reads from the connection, if anybody does, reads its end now. From any thread.
-        """
-        live = getattr(self._live, "sock", None)
-        if live is not None:
-            with suppress(OSError):
-                live.shutdown(socket.SHUT_RDWR)
-
-    def send(self, request: Any, **how: Any) -> Any:
-        try:
-            response = super().send(request, **(how | {"stream": True}))
-            try:
-                response._content = b"".join(self._parts(response.raw))  # noqa: SLF001 - what requests itself does with a body
-                response._content_consumed = True  # noqa: SLF001
-            finally:
-                response.raw.close()
-        except HTTPError as error:
-            raise sushy_connector.req_exc.ChunkedEncodingError(f"{type(error).__name__}: {error}") from error
-        finally:
-            # We said `Connection: close`. Who closes without saying so in turn would have the next request run into a dead connection.
-            self.poolmanager.clear()
-        return response
-
-    def _parts(self, raw: Any) -> Iterator[bytes]:
-        size = 0
-        while part := raw.read1(PART_BYTES, decode_content=True):
-            size += len(part)
-            if size > self._max_body_bytes:
-                raise sushy_connector.req_exc.RequestException(f"the answer is larger than {self._max_body_bytes} bytes")
-            if time.monotonic() > self._ends_at():
-                raise sushy_connector.req_exc.ReadTimeout("the answer trickled past the deadline")
-            yield part
-
-
-class _Wire(sushy_connector.Connector):  # type: ignore[misc]
-    """
-    sushy's connector without its patience.
-    """
-
-    def __init__(self, url: str, config: RedfishConfig) -> None:
-        self.ends_at = 0.0
-        self.last: Any = None
-        self._config = config
-        super().__init__(
-            url, verify=config.verify, response_callback=self._keep, server_side_retries=1, default_request_timeout=config.timeout_s
-        )
-        self._session.trust_env = False  # no proxy and no .netrc of this machine between us and a controller
-        self._bounded = _Bounded(config.max_body_mib * MIB, lambda: self.ends_at)
-        for scheme in ("http://", "https://"):
-            self._session.mount(scheme, self._bounded)
-
-    def _keep(self, response: Any) -> None:
-        self.last = response
-
-    def exchange(self, method: str, path: str, body: Any, headers: Mapping[str, str]) -> Any:
-        """
-        One request and its raw answer. Raises Transient when no time is left, NotSent, Unknown.
-        """
-        left_s = self.ends_at - time.monotonic()
-        if left_s <= 0:
-            raise Transient("the call's time is used up before all its requests were sent", retry_in_s=2.0)
-        times = (min(self._config.connect_timeout_s, left_s), min(self._config.timeout_s, left_s))
-        self.last = None
-        try:
-            self._op(
-                method,
-                path,
-                data=body,
-                headers=dict(headers),
-                timeout=times,
-                server_side_retries_left=0,
-                allow_reauth=False,
-                allow_redirects=False,
-            )
-        except sushy_errors.ConnectionError as error:
-            raise _not_answered(f"{method} {path}", error) from error
-        except sushy_errors.SushyError as error:
-            if self.last is None:
-                raise Unknown(f"{method} {path}: {type(error).__name__}") from error
-        except (ValueError, AttributeError, TypeError) as error:
-            # sushy reads the error object of a 4xx as if it always had its form.
-            if self.last is None:
-                raise Unknown(f"{method} {path}: {type(error).__name__}") from error
-        return self.last
-
-    def cut(self) -> None:
-        """
-        The request that is under way, if any, ends.
-        """
-        self._bounded.cut()
-
-    def forget(self) -> None:
-        """
-        No credential goes with the next request.
-        """
-        self._session.auth = None
-        self._session.headers.pop("X-Auth-Token", None)
-        self._session.cookies.clear()
+log = logging.getLogger(__name__)
 
 
 class Bmc:
@@ -183,7 +38,7 @@ class Bmc:
     One controller under one account. Not safe to share: `Pool` lends it to one call at a time.
     """
 
-    def __init__(self, url: str, username: str, password: str, config: RedfishConfig) -> None:
+    def __init__(self, url: str, username: str, password: str, config: RedfishConfig, tls: ssl.SSLContext) -> None:
         if not URL.fullmatch(url):
             raise Permanent("a controller's url must be http(s)://host[:port]", code="provider_config_invalid")
         split = urlsplit(url)
@@ -192,10 +47,7 @@ class Bmc:
         self._password = password
         self._given = (url, username, password)
         self._config = config
-        try:
-            self._wire = _Wire(self._origin, config)
-        except OSError as error:
-            raise Permanent(f"verify cannot be read: {error}", code="provider_config_invalid") from error
+        self._wire = Wire(self._origin, config, tls)
         self._logged_in = False
         self._session_path: str | None = None
         self._refused_until = 0.0
@@ -403,7 +255,8 @@ class Bmc:
             self.hide(token)
             self._wire.set_http_session_auth(token)
             said = reply.headers.get("location") or (reply.body or {}).get("@odata.id")
-            self._session_path = said if isinstance(said, str) else ""
+            # By the name that it has for itself, often not the one that we reach it by; the path is what counts.
+            self._session_path = urlsplit(said).path if isinstance(said, str) else ""
             return True
         if reply.status in NO_SESSIONS or reply.status < HTTPStatus.MULTIPLE_CHOICES:
             return False
@@ -423,7 +276,7 @@ class Bmc:
             try:
                 self._follow("DELETE", path, None, {})
             except ProviderError as error:
-                logging.getLogger(__name__).info("a session was not given back: %s", type(error).__name__)
+                log.info("a session was not given back: %s", type(error).__name__)
         self._forget()
 
     def _forget(self) -> None:
@@ -458,7 +311,7 @@ class Bmc:
         The path on this controller that a link of its means. Raises Unsupported for one that leads elsewhere: our token would follow it.
         """
         split = urlsplit(link)
-        if split.netloc and f"{split.scheme}://{split.netloc}".lower() != self._origin.lower():
+        if split.netloc and _address(link) != _address(self._origin):
             raise Unsupported(f"the controller points to another address: {link[:200]}", code="provider_link_elsewhere")
         path = f"{split.path}?{split.query}" if split.query else split.path
         if not path.startswith("/") or path.startswith("//"):
@@ -472,28 +325,13 @@ class Bmc:
         return text
 
 
-def _not_answered(what: str, error: BaseException) -> ProviderError:
-    chain = list(_causes(error))
-    words = f"{what}: {type(chain[-1]).__name__}: {chain[-1]}"[:300]
-    if any(isinstance(one, ConnectTimeoutError | NewConnectionError) for one in chain):
-        return NotSent(words)
-    if any("CERTIFICATE_VERIFY_FAILED" in str(one) for one in chain):
-        return NotSent(words, retry_in_s=60.0, code="provider_certificate_untrusted")
-    if any(isinstance(one, sushy_connector.req_exc.Timeout) for one in chain):
-        return TimedOut(words)
-    return Unknown(words)
-
-
-def _causes(error: BaseException) -> Iterator[BaseException]:
+def _address(url: str) -> tuple[str, str, int | None]:
     """
-    The error and what it was made of: requests puts urllib3's into its arguments.
+    Scheme, host and port, with the port that the scheme means where none is named.
     """
-    seen: set[int] = set()
-    queue: list[Any] = [error]
-    while queue:
-        one = queue.pop(0)
-        if not isinstance(one, BaseException) or id(one) in seen:
-            continue
-        seen.add(id(one))
-        yield one
-        queue += [one.__cause__, one.__context__, getattr(one, "reason", None), *one.args]
+    split = urlsplit(url)
+    try:
+        port = split.port
+    except ValueError:
+        port = -1  # no port, so the same as nobody's
+    return split.scheme, split.hostname or "", port or {"http": 80, "https": 443}.get(split.scheme)

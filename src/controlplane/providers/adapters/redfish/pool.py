@@ -17,6 +17,7 @@ from dataclasses import dataclass, field
 
 from controlplane.providers.adapters.redfish.client import Bmc
 from controlplane.providers.adapters.redfish.config import RedfishConfig
+from controlplane.providers.adapters.redfish.wire import trust
 from controlplane.providers.errors import Busy, NotSent, Permanent
 from controlplane.providers.hardware import Controller
 
@@ -52,6 +53,7 @@ class Pool:
 
     def __init__(self, config: RedfishConfig, *, username: str, password: str) -> None:
         self._config = config
+        self._tls = trust(config)
         self._username = username
         self._password = password
         self._places: OrderedDict[str, _Place] = OrderedDict()
@@ -156,5 +158,5 @@ class Pool:
             self._farewells.submit(place.bmc.close, politely=not place.silences)
             place.bmc = None
         if place.bmc is None:
-            place.bmc = Bmc(controller.url, username, password, self._config)
+            place.bmc = Bmc(controller.url, username, password, self._config, self._tls)
         return place.bmc

@@ -73,6 +73,8 @@ class Facts:
     """Resource whose attributes, not the override, make it boot virtual media; with the names that `Switch.path` has."""
     media_boot_attributes: Mapping[str, str] = field(default_factory=dict)
     """What is written there."""
+    media_boot_undone: Mapping[str, str] = field(default_factory=dict)
+    """What is written there when it is to boot from something else before it booted so."""
     upload_slots: str = ""
     """Regular expression of the ids of virtual drives that take no address; tried last."""
     lock: tuple[Switch, ...] = ()
@@ -172,6 +174,7 @@ QUIRKS = (
         {
             "media_boot_path": DELL_ATTRIBUTES,
             "media_boot_attributes": {"ServerBoot.1.BootOnce": "Enabled", "ServerBoot.1.FirstBootDevice": "VCD-DVD"},
+            "media_boot_undone": {"ServerBoot.1.FirstBootDevice": "Normal"},
         },
         manager_model=r"^1[2-6]G",
         before=(6,),

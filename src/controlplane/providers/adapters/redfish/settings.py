@@ -6,6 +6,7 @@ Source: DMTF Bios and SecureBoot schemas; DSP0266 1.20, "Settings resource" and 
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Mapping
 from typing import Any
 
@@ -149,7 +150,7 @@ def _like(now: Any, wanted: str, name: str) -> Any:
             raise Refused(f"{name} can be true or false, not {wanted!r}"[:300], code="provider_setting_invalid")
         return wanted == "true"
     if isinstance(now, int):
-        if not wanted.lstrip("-").isdecimal():
+        if re.fullmatch(r"-?[0-9]{1,18}", wanted) is None:
             raise Refused(f"{name} is a number, not {wanted!r}"[:300], code="provider_setting_invalid")
         return int(wanted)
     return wanted
