@@ -11,7 +11,7 @@ import pytest
 
 from tests.conftest import ROOT
 
-ROOMS = frozenset({"activity", "jobs", "clusters", "nodes", "metering", "catalog", "identity", "quotas"})
+ROOMS = frozenset({"activity", "jobs", "clusters", "nodes", "metering", "qualification", "catalog", "identity", "quotas"})
 OPEN = frozenset({"service", "errors", "states"})
 
 

@@ -25,6 +25,8 @@ SubjectKind: TypeAlias = Literal["node", "pair", "leaf", "rail"]
 ToolName: TypeAlias = Literal["nccl-tests", "dcgmi diag", "gpu-burn", "HPL", "ib_write_bw", "nvidia-smi"]
 MOST_FIGURES: Final = 5000
 LONGEST_NAME: Final = 120
+LARGEST_VALUE: Final = 1e30
+"""In any unit; sums and slopes of such values stay finite."""
 OWN_VERDICTS: Final[Mapping[str, tuple[float | None, float | None]]] = {"_passed": (1.0, None), "_failed": (None, 0.0)}
 """Endings of figures in which a tool says by itself whether all is well: least and greatest value."""
 
@@ -77,6 +79,8 @@ def read_output(name: ToolName, text: str, collective: str = "") -> tuple[Measur
         raise UnreadableOutput(tool.says, "it has more figures than any real one")
     if any(len(one.name) > LONGEST_NAME for one in found):
         raise UnreadableOutput(tool.says, "a test has a longer name than any real one")
+    if any(abs(one.value or 0.0) > LARGEST_VALUE for one in found):
+        raise UnreadableOutput(tool.says, "a figure is larger than any real one")
     return found
 
 
