@@ -70,6 +70,16 @@ class Ledger:
     node_ids: tuple[str, ...]
     """On one leaf, all available."""
 
+    def enroll(self, *refs: str) -> None:
+        """
+        More machines are enrolled on the same leaf, and free.
+        """
+        new = [new_node(ref) for ref in refs]
+        ids = self.fleet.do(lambda session: service.enroll(session, self.fleet.provider_id, SITE, new))
+        self.node_ids = self.fleet.node_ids = (*self.node_ids, *ids)
+        for number in range(len(self.node_ids) - len(ids), len(self.node_ids)):
+            self.fleet.put("available", node=number)
+
     def __call__(self, method: str, path: str, body: Any = None, **more: Any) -> httpx.Response:
         """
         The operator's request.
@@ -172,11 +182,9 @@ def make_ledger(database: Database, folder: Path, *, more: int = 0) -> Ledger:
     fleet = make_fleet(database, folder)
     fleet.app.include_router(router)
 
-    def enroll(session: Session) -> list[str]:
-        checking.store(session, fleet.provider_id, ProviderCheck({"products": ["slurm"], "scrub": True}))
-        return service.enroll(session, fleet.provider_id, SITE, [new_node(f"more-{number}") for number in range(more)])
-
-    fleet.node_ids = (*fleet.node_ids, *fleet.do(enroll))
+    fleet.do(lambda session: checking.store(session, fleet.provider_id, ProviderCheck({"products": ["slurm"], "scrub": True})))
     for number in range(len(fleet.node_ids)):
         fleet.put("available", node=number)
-    return Ledger(fleet, fleet.node_ids)
+    ledger = Ledger(fleet, fleet.node_ids)
+    ledger.enroll(*(f"more-{number}" for number in range(more)))
+    return ledger

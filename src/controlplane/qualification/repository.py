@@ -92,7 +92,8 @@ def baseline_of(row: BaselineRow) -> Baseline:
 
 
 def _newest() -> Any:
-    return select(BaselineRow).distinct(BaselineRow.id).order_by(BaselineRow.id, BaselineRow.version.desc())
+    newest = select(BaselineRow.id, func.max(BaselineRow.version).label("version")).group_by(BaselineRow.id).subquery()
+    return select(BaselineRow).join(newest, and_(newest.c.id == BaselineRow.id, newest.c.version == BaselineRow.version))
 
 
 def newest_baselines(session: Session, metrics: Iterable[str]) -> list[Baseline]:
@@ -154,8 +155,7 @@ def baselines(session: Session, which: BaselineFilter, ask: PageAsk) -> Page[Bas
     """
     A page of baselines, each in its newest version.
     """
-    newest = select(BaselineRow.id, func.max(BaselineRow.version).label("version")).group_by(BaselineRow.id).subquery()
-    query = select(BaselineRow).join(newest, and_(newest.c.id == BaselineRow.id, newest.c.version == BaselineRow.version))
+    query = _newest()
     for kind, name in (("gpu_model", which.gpu_model), ("instance_type", which.instance_type)):
         if name is not None:
             query = query.where(BaselineRow.scope_kind == kind, BaselineRow.scope_name == name)
