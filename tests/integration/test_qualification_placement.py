@@ -12,13 +12,18 @@ import pytest
 from sqlalchemy import event
 from sqlalchemy.orm import Session
 
+from controlplane.clusters import service as clusters
 from controlplane.kit.db import EVERYTHING, raise_wall
+from controlplane.kit.errors import NoCapacity
+from controlplane.nodes import repository
 from controlplane.qualification import service
 from tests.conftest import Database
 from tests.factories.nodes import SITE, TYPE
 from tests.factories.qualification import BANDWIDTH, LEAF, SPEED, Ledger, make_ledger, nccl
+from tests.factories.world import make_world
 
 BURN_IN = "gpu_burn_in"
+FLEET = Path(__file__).parents[1] / "schedules" / "fleet.yaml"
 
 
 @pytest.fixture
@@ -246,3 +251,38 @@ def test_a_policy_needs_the_version_it_was_read_at(ledger: Ledger) -> None:
     (listed,) = ledger("GET", "qualification-policies").json()["items"]
     assert (listed["instance_type"], listed["required"]) == (TYPE, [BURN_IN])
     assert ledger.events().count("qualification_policy.changed") == 1
+
+
+def test_what_providers_check_decides_over_orders(database: Database, tmp_path: Path) -> None:
+    """Every node of a region has its acceptance checks in the ledger by itself, and an order obeys the policy on them."""
+    world = make_world(database, tmp_path, fleet=str(FLEET))
+    try:
+        world.settle()
+        nodes = world.rows("SELECT id, task_id FROM nodes ORDER BY id")
+        checked = (
+            "SELECT DISTINCT node_id FROM measurements WHERE tool = 'acceptance' AND metric = 'fabric' AND verdict = 'not_measured'"
+        )
+        assert {row.node_id for row in world.rows(checked)} == {row.id for row in nodes}
+        assert world.rows("SELECT count(*) FROM standings WHERE verdict = 'failed'") == [(0,)]
+        kind = world.keys.instance_type
+        strict = service.Policy(kind, ("fabric",), sell_not_measured=False)
+        impact = world.do(lambda session: service.put_policy(session, strict, lambda _: None))[1]
+        assert impact.falls_out
+        sets = (clusters.SetOrder("workers", kind, 1),)
+        wanted = clusters.Order("train", "slurm", world.keys.site, sets, False)
+
+        def order(session: Session) -> str:
+            return str(clusters.order_cluster(session, world.tenant, world.keys.project_id, wanted)[0].row.id)
+
+        with pytest.raises(NoCapacity) as refused:
+            world.do(order)
+        assert refused.value.fields["missing"] == 1
+        fleet = world.do(lambda session: repository.read_fleet(session, [world.keys.site]))
+        assert {row.blocked_reason for row in fleet if row.instance_type == kind} == {"not_measured"}
+        lenient = service.Policy(kind, ("fabric",), sell_not_measured=True)
+        world.do(lambda session: service.put_policy(session, lenient, lambda _: None))
+        world.do(order)
+        world.settle()
+        assert world.rows("SELECT state FROM clusters") == [("running",)]
+    finally:
+        world.clock.stop()
