@@ -146,6 +146,13 @@ def upgrade() -> None:
     )
     op.create_index("ix_standings_leaf", "standings", ["site", "leaf"], unique=False, postgresql_where=sa.text("leaf IS NOT NULL"))
     op.create_index("ix_standings_metric", "standings", ["metric", "subject_kind"], unique=False)
+    op.create_index(
+        "ix_standings_failed_pairs",
+        "standings",
+        ["node_id", "peer_node_id"],
+        unique=False,
+        postgresql_where=sa.text("subject_kind = 'pair' AND verdict = 'failed'"),
+    )
     op.create_table(
         "node_qualifications",
         sa.Column("node_id", sa.Text(), nullable=False),

@@ -147,6 +147,12 @@ class StandingRow(Base):
         Index("ix_standings_peer", "peer_node_id", postgresql_where=text("peer_node_id IS NOT NULL")),
         Index("ix_standings_leaf", "site", "leaf", postgresql_where=text("leaf IS NOT NULL")),
         Index("ix_standings_metric", "metric", "subject_kind"),
+        Index(
+            "ix_standings_failed_pairs",
+            "node_id",
+            "peer_node_id",
+            postgresql_where=text("subject_kind = 'pair' AND verdict = 'failed'"),
+        ),
     )
 
     id: Mapped[str] = mapped_column(primary_key=True)

@@ -27,6 +27,7 @@ REFUSAL: Final = """
     CASE WHEN q.below THEN 'below_baseline'
          WHEN y.instance_type IS NOT NULL AND (q.node_id IS NULL OR q.missing OR q.good_until <= cp_clock()) THEN 'not_measured' END
 """
+MOST_AT_ONCE: Final = 2000  # standings in one statement: each carries its last values
 RULES_LOCK: Final = 5203117749  # any constant: the name of the one lock on baselines and policies
 SHARED = text("SELECT cp_clock() FROM pg_advisory_xact_lock_shared(:lock)")
 ALONE = text("SELECT cp_clock() FROM pg_advisory_xact_lock(:lock)")
@@ -276,8 +277,8 @@ def put_standings(session: Session, rows: Sequence[Mapping[str, Any]]) -> None:
     """
     The standings are as given.
     """
-    if rows:
-        session.execute(PUT_STANDINGS, {"rows": json.dumps(rows, default=str)})
+    for start in range(0, len(rows), MOST_AT_ONCE):
+        session.execute(PUT_STANDINGS, {"rows": json.dumps(rows[start : start + MOST_AT_ONCE], default=str)})
 
 
 LOCK_NODES = text("SELECT * FROM node_qualifications WHERE node_id = ANY(CAST(:ids AS text[])) ORDER BY node_id FOR UPDATE")

@@ -5,6 +5,7 @@ Verdicts and whether a node may be sold, as pure rules.
 from __future__ import annotations
 
 from datetime import UTC, datetime, timedelta
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -67,7 +68,7 @@ def stand(verdict: Verdict, judged_by: JudgedBy = "baseline", **changes: object)
         (94.0, {"unit": "Gbit/s"}, "not_judged"),
     ],
 )
-def test_a_baseline_judges(value: float | None, change: dict[str, object], verdict: str) -> None:
+def test_a_baseline_judges(value: float | None, change: dict[str, Any], verdict: str) -> None:
     """On its side, within its tolerance, in its unit; and what is not measured is never good."""
     assert judgement_of("nccl-tests", "speed", value, "GB/s", baseline(**change)).verdict == verdict
 

@@ -17,12 +17,12 @@ RESULTS = st.lists(st.builds(PairResult, NODES, NODES, st.booleans()), max_size=
 
 def failed(*pairs: str) -> list[PairResult]:
     """Failures written as `ab`."""
-    return [PairResult(one, other, passed=False) for one, other in pairs]
+    return [PairResult(pair[0], pair[1], passed=False) for pair in pairs]
 
 
 def good(*pairs: str) -> list[PairResult]:
     """Passes written as `ab`."""
-    return [PairResult(one, other, passed=True) for one, other in pairs]
+    return [PairResult(pair[0], pair[1], passed=True) for pair in pairs]
 
 
 def test_one_failure_blames_neither_end() -> None:
