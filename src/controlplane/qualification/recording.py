@@ -4,7 +4,7 @@ Measurements into the ledger: figures are judged and added, standings follow, an
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
-from datetime import UTC, datetime, timedelta
+from datetime import datetime, timedelta
 from hashlib import sha256
 from typing import Any
 
@@ -224,23 +224,33 @@ def record_readings(session: Session, readings: Sequence[Reading]) -> set[str]:
 
 def _check_subjects(session: Session, subjects: Iterable[Subject]) -> dict[Subject, list[NodeFact]]:
     """
-    The nodes of every subject.
+    The nodes of every subject. Raises Invalid where there are none.
+    """
+    made_of = members_of(session, subjects)
+    for subject, members in made_of.items():
+        if subject.leaf is not None and not members:
+            words = f"No node stands on leaf {subject.leaf[:60]} in {f'{subject.site}'[:60]}."
+            raise _invalid("body.subject.leaf", "unknown_leaf", words)
+        missing = [one for one in (subject.node_id, subject.peer_node_id) if one and one not in {node.id for node in members}]
+        if missing:
+            raise _invalid("body.subject", "unknown_node", f"There is no node {missing[0][:60]} that could be measured.")
+    return made_of
+
+
+def members_of(session: Session, subjects: Iterable[Subject]) -> dict[Subject, list[NodeFact]]:
+    """
+    The nodes of every subject that are in the fleet.
     """
     wanted = set(subjects)
     ids = {one for subject in wanted for one in (subject.node_id, subject.peer_node_id) if one is not None}
     known = repository.nodes(session, ids)
-    places = {(f"{one.site}", f"{one.leaf}") for one in wanted if one.leaf is not None}
-    on_leaf: dict[tuple[str, str], list[NodeFact]] = {}
-    for node in repository.nodes_on(session, places):
+    on_leaf: dict[tuple[str | None, str | None], list[NodeFact]] = {}
+    for node in repository.nodes_on(session, {(f"{one.site}", f"{one.leaf}") for one in wanted if one.leaf is not None}):
         on_leaf.setdefault((node.site, node.leaf), []).append(node)
-    for place in places - on_leaf.keys():
-        raise _invalid("body.subject.leaf", "unknown_leaf", f"No node stands on leaf {place[1][:60]} in {place[0][:60]}.")
-    for one in sorted(ids - known.keys()):
-        raise _invalid("body.subject", "unknown_node", f"There is no node {one[:60]} that could be measured.")
     return {
-        one: on_leaf[(f"{one.site}", f"{one.leaf}")]
+        one: on_leaf.get((one.site, one.leaf), [])
         if one.leaf is not None
-        else [known[node_id] for node_id in (one.node_id, one.peer_node_id) if node_id is not None]
+        else [known[node_id] for node_id in (one.node_id, one.peer_node_id) if node_id in known]
         for one in wanted
     }
 
@@ -303,21 +313,20 @@ def _place(row: Mapping[str, Any]) -> Place:
 
 
 def _moved(old: dict[str, Any] | None, row: Mapping[str, Any], verdict: Judgement, now: datetime) -> dict[str, Any]:
-    latest = old is None or row["taken_at"] >= old["taken_at"]
-    base = (
-        old if old is not None and not latest else {**row, "id": old["id"] if old else new_id("std"), "measurement_id": row["id"]}
-    )
-    points = [Point(*one) for one in old["recent"]] if old and old["unit"] == row["unit"] else []
-    if row["value"] is not None and (latest or base["unit"] == row["unit"]):
-        points = list(with_point(points, Point(row["taken_at"].astimezone(UTC).timestamp(), row["value"])))
-    same = old is not None and old["verdict"] == base["verdict"]
-    limit_of = verdict.baseline
-    moved = {
-        **base,
-        "since": old["since"] if same and old is not None else now,
-        "recent": [[one.at_s, one.value] for one in points],
-    }
-    return moved | trend_columns(points, limit_of)
+    """
+    The standing after one more measurement: an older one than stands counts in the trend alone.
+    """
+    if old is not None and row["taken_at"] < old["taken_at"]:
+        moved = dict(old)
+    else:
+        since = old["since"] if old is not None and old["verdict"] == row["verdict"] else now
+        moved = {**row, "id": old["id"] if old else new_id("std"), "measurement_id": row["id"], "since": since}
+    if row["unit"] != moved["unit"]:
+        return moved
+    points = tuple(Point(*one) for one in old["recent"]) if old is not None and old["unit"] == moved["unit"] else ()
+    if row["value"] is not None:
+        points = with_point(points, Point(row["taken_at"].timestamp(), row["value"]))
+    return moved | {"recent": [[one.at_s, one.value] for one in points]} | trend_columns(points, verdict.baseline)
 
 
 def trend_columns(points: Sequence[Point], baseline: Baseline | None) -> dict[str, Any]:

@@ -4,7 +4,6 @@ Every statement on the ledger. Nodes are a higher room's rows; the foreign keys 
 
 import json
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, Final
 
@@ -16,7 +15,7 @@ from controlplane.kit.clock import CpClock
 from controlplane.kit.paging import Page, PageAsk, fetch_page
 from controlplane.measurements.suspects import PairResult
 from controlplane.qualification.models import BaselineRow, MeasurementRow, NodeQualificationRow, PolicyRow, StandingRow
-from controlplane.qualification.states import Baseline, NodeFact, Policy, Stand
+from controlplane.qualification.states import Baseline, BaselineFilter, MeasurementFilter, NodeFact, Policy, Stand
 
 REFUSAL_JOINS: Final = """
     LEFT JOIN node_qualifications q ON q.node_id = n.id
@@ -132,24 +131,6 @@ def add_version(session: Session, new: Baseline) -> Baseline:
     session.flush()
     session.refresh(row)
     return baseline_of(row)
-
-
-@dataclass(frozen=True, slots=True)
-class BaselineFilter:
-    """
-    Which baselines are asked for; None: any.
-    """
-
-    gpu_model: str | None = None
-    """For this GPU model."""
-    instance_type: str | None = None
-    """For this instance type."""
-    subject_kind: str | None = None
-    """Of these subjects."""
-    metric: str | None = None
-    """Of this figure."""
-    withdrawn: bool = False
-    """The withdrawn ones instead of those in force."""
 
 
 def baselines(session: Session, which: BaselineFilter, ask: PageAsk) -> Page[Baseline]:
@@ -406,32 +387,6 @@ def put_policy(session: Session, new: Policy) -> None:
     }
     query = insert(PolicyRow).values(values)
     session.execute(query.on_conflict_do_update(index_elements=["instance_type"], set_=values))
-
-
-@dataclass(frozen=True, slots=True)
-class MeasurementFilter:
-    """
-    Which measurements or standings are asked for; None: any.
-    """
-
-    node_id: str | None = None
-    """Of this node, or of a pair with it."""
-    site: str | None = None
-    """Of leaves and rails in this site."""
-    leaf: str | None = None
-    """Of this leaf and its rails."""
-    subject_kind: str | None = None
-    """Of these subjects."""
-    metric: str | None = None
-    """Of this figure."""
-    tool: str | None = None
-    """By this tool."""
-    verdict: str | None = None
-    """With this verdict."""
-    run_id: str | None = None
-    """Of this run; measurements only."""
-    drifting: bool | None = None
-    """On their way to failing; standings only."""
 
 
 def _narrowed(query: Any, row: type[MeasurementRow | StandingRow], which: MeasurementFilter) -> Any:

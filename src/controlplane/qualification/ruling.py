@@ -2,7 +2,7 @@
 What is good enough, and what may be sold: baselines by version and policies, each with what changes for the fleet.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import Any
@@ -16,8 +16,8 @@ from controlplane.kit.ids import new_id
 from controlplane.measurements.trends import Point
 from controlplane.qualification import repository
 from controlplane.qualification.errors import BaselineExists, BaselineWithdrawn
-from controlplane.qualification.recording import Change, hardware_of, requalify, tell, trend_columns
-from controlplane.qualification.states import Baseline, Baselines, Judgement, NodeFact, Policy, Subject, judgement_of
+from controlplane.qualification.recording import Change, hardware_of, members_of, requalify, tell, trend_columns
+from controlplane.qualification.states import Baseline, Baselines, Judgement, Policy, Subject, judgement_of
 
 CheckVersion = Callable[[int], None]
 
@@ -138,7 +138,7 @@ def _judge_again(session: Session, rule: Baseline, now: datetime) -> Impact:
     """
     found = repository.standings_of(session, rule.metric, rule.subject_kind)
     subjects = {row.id: _subject(row) for row in found}
-    made_of = _members(session, set(subjects.values()))
+    made_of = members_of(session, subjects.values())
     hardware = hardware_of(session, made_of)
     in_force = Baselines(repository.newest_baselines(session, [rule.metric]))
     changed, events, touched = [], [], set()
@@ -175,23 +175,6 @@ def _judged(row: dict[str, Any], verdict: Judgement, now: datetime) -> dict[str,
 
 def _subject(row: Any) -> Subject:
     return Subject(row.subject_kind, row.node_id, row.peer_node_id, row.site, row.leaf, row.rail)
-
-
-def _members(session: Session, subjects: set[Subject]) -> Mapping[Subject, list[NodeFact]]:
-    """
-    The nodes of every subject that are still in the fleet.
-    """
-    ids = {one for subject in subjects for one in (subject.node_id, subject.peer_node_id) if one is not None}
-    known = repository.nodes(session, ids)
-    on_leaf: dict[tuple[str | None, str | None], list[NodeFact]] = {}
-    for node in repository.nodes_on(session, {(f"{one.site}", f"{one.leaf}") for one in subjects if one.leaf is not None}):
-        on_leaf.setdefault((node.site, node.leaf), []).append(node)
-    return {
-        one: on_leaf.get((one.site, one.leaf), [])
-        if one.leaf is not None
-        else [known[node_id] for node_id in (one.node_id, one.peer_node_id) if node_id in known]
-        for one in subjects
-    }
 
 
 def _invalid(field: str, code: str, message: str) -> Invalid:

@@ -11,7 +11,7 @@ from controlplane.kit.paging import Page, PageAsk
 from controlplane.qualification import repository
 from controlplane.qualification.models import MeasurementRow, NodeQualificationRow, StandingRow
 from controlplane.qualification.recording import Change, NodeChecks, Output, Recorded, record_checks, record_output
-from controlplane.qualification.repository import REFUSAL, REFUSAL_JOINS, BaselineFilter, MeasurementFilter
+from controlplane.qualification.repository import REFUSAL, REFUSAL_JOINS
 from controlplane.qualification.ruling import (
     Impact,
     change_baseline,
@@ -21,7 +21,7 @@ from controlplane.qualification.ruling import (
     set_baseline,
     withdraw_baseline,
 )
-from controlplane.qualification.states import Baseline, Policy, Subject
+from controlplane.qualification.states import Baseline, BaselineFilter, MeasurementFilter, Policy, Subject
 
 __all__ = [
     "REFUSAL",

@@ -141,6 +141,50 @@ class Baseline:
 
 
 @dataclass(frozen=True, slots=True)
+class BaselineFilter:
+    """
+    Which baselines are asked for; None: any.
+    """
+
+    gpu_model: str | None = None
+    """For this GPU model."""
+    instance_type: str | None = None
+    """For this instance type."""
+    subject_kind: str | None = None
+    """Of these subjects."""
+    metric: str | None = None
+    """Of this figure."""
+    withdrawn: bool = False
+    """The withdrawn ones instead of those in force."""
+
+
+@dataclass(frozen=True, slots=True)
+class MeasurementFilter:
+    """
+    Which measurements or standings are asked for; None: any.
+    """
+
+    node_id: str | None = None
+    """Of this node, or of a pair with it."""
+    site: str | None = None
+    """Of leaves and rails in this site."""
+    leaf: str | None = None
+    """Of this leaf and its rails."""
+    subject_kind: str | None = None
+    """Of these subjects."""
+    metric: str | None = None
+    """Of this figure."""
+    tool: str | None = None
+    """By this tool."""
+    verdict: str | None = None
+    """With this verdict."""
+    run_id: str | None = None
+    """Of this run; measurements only."""
+    drifting: bool | None = None
+    """On their way to failing; standings only."""
+
+
+@dataclass(frozen=True, slots=True)
 class Judgement:
     """
     A verdict and what it rests on.
