@@ -36,6 +36,7 @@ from controlplane.kit.errors import Unavailable
 from controlplane.kit.logging import configure
 from controlplane.metering.routes import router as metering
 from controlplane.nodes.routes import router as nodes
+from controlplane.qualification.routes import router as qualification
 from controlplane.quotas.routes import router as quotas
 from controlplane.settings import Settings
 from controlplane.web import openapi
@@ -48,7 +49,7 @@ from controlplane.web.problems import plain_problem
 from controlplane.web.sharing import Exchange, store_client
 
 log = logging.getLogger(__name__)
-ROUTERS = (clusters, jobs, tree, catalog, images, quotas, metering, nodes, boots, activity)
+ROUTERS = (clusters, jobs, tree, catalog, images, quotas, metering, nodes, boots, qualification, activity)
 """What is asked for most comes first: routes are searched in order."""
 REVISION = text("SELECT version_num FROM alembic_version")
 

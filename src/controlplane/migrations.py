@@ -19,7 +19,7 @@ from controlplane.jobs.states import JOB_STATES
 from controlplane.kit.db import make_engine, sqlstate
 from controlplane.nodes.states import NODE_STATES
 
-ROOMS = ("identity", "catalog", "images", "quotas", "metering", "boots", "nodes", "clusters", "jobs")
+ROOMS = ("identity", "catalog", "images", "quotas", "metering", "qualification", "boots", "nodes", "clusters", "jobs")
 KIT_ROWS = ("audit", "events", "moving", "operations")
 LOCK = 7306125091  # any constant: the name of the one advisory lock that migrations take
 APP_ROLE = "controlplane_app"

@@ -11,7 +11,11 @@ import pytest
 
 from tests.conftest import ROOT
 
-ROOMS = frozenset({"activity", "jobs", "clusters", "nodes", "boots", "metering", "images", "catalog", "identity", "quotas"})
+ROOMS = frozenset(
+    {"activity", "jobs", "clusters", "nodes", "boots", "metering", "qualification", "images", "catalog", "identity", "quotas"}
+)
+    {"activity", "jobs", "clusters", "nodes", "boots", "metering", "qualification", "images", "catalog", "identity", "quotas"}
+)
 OPEN = frozenset({"service", "errors", "states"})
 
 

@@ -21,6 +21,7 @@ NOUNS: Mapping[str, tuple[str, ...]] = {
     "availability": ("read",),
     "nodes": ("read", "write"),
     "providers": ("read", "write"),
+    "qualification": ("read", "write"),
     "clusters": ("read", "create", "update", "delete", "credentials"),
     "jobs": ("read", "create", "delete", "logs"),
     "operations": ("read", "cancel", "resolve"),

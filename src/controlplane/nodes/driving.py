@@ -20,6 +20,7 @@ from controlplane.nodes.allocating import end_allocations
 from controlplane.nodes.models import AllocationRow, HoldRow, NodeRow, ProviderRow, WipeRow
 from controlplane.nodes.reporting import close_tickets, open_tickets
 from controlplane.nodes.states import NODE_STATES, NodeFacts, NodeSnapshot
+from controlplane.qualification import service as qualification
 
 TASK_PREFIX = {"inspecting": "tsk", "qualifying": "tsk", "cleaning": "wip"}
 BOOTS: Mapping[str, boots.Purpose] = {"qualifying": "check", "deploying": "deploy", "cleaning": "wipe"}
@@ -90,6 +91,14 @@ def _store_facts(session: Session, results: Sequence[Result]) -> None:
         changed = update(table).where(table.c.id == bindparam("wipe"))  # type: ignore[arg-type]
         values = {"finished_at": bindparam("end"), "verified": bindparam("good"), "checks": bindparam("seen", type_=JSONB())}
         session.connection().execute(changed.values(values), wipes)
+    qualification.record_checks(
+        session,
+        [
+            qualification.NodeChecks(one.claim.id, one.claim.row["task_id"], one.outcome.facts.checks)
+            for one in results
+            if one.claim.state == "qualifying" and isinstance(one.outcome.facts, NodeFacts)
+        ],
+    )
 
 
 def begin_task(session: Session, state: str, node_ids: Sequence[str]) -> None:

@@ -5,14 +5,15 @@ Every query of the nodes room.
 from collections.abc import Sequence
 from typing import Any
 
-from sqlalchemy import Row, bindparam, func, or_, select, text
+from sqlalchemy import Row, bindparam, select, text
 from sqlalchemy.orm import Session
 
 from controlplane.boots import service as boots
 from controlplane.catalog.service import InstanceType
 from controlplane.kit.clock import CpClock
-from controlplane.nodes.models import AllocationRow, HoldRow, NetworkRow, NodePortRow, NodeRow, ProviderRow
+from controlplane.nodes.models import AllocationRow, NetworkRow, NodePortRow, NodeRow, ProviderRow
 from controlplane.nodes.states import Access, Boot, Expected, NodeSnapshot, ProviderRef, Tenancy, Wire
+from controlplane.qualification import service as qualification
 
 OPEN = ("held", "active", "releasing")
 
@@ -124,15 +125,18 @@ def _snapshot(
 
 
 FLEET = text(
-    """
+    f"""
     SELECT n.id, n.site || '/' || n.provider_id AS pool, n.block, n.leaf, n.rack, n.nvlink_domain, n.instance_type, n.gpus,
       CASE WHEN n.allocation_id IS NULL THEN n.gpus ELSE 0 END AS free_gpus,
-      n.state = 'available' AND n.health IN ('ok', 'info') AND h.node_id IS NULL AND n.attention = '' AS available,
+      n.state = 'available' AND n.health IN ('ok', 'info') AND h.node_id IS NULL AND n.attention = ''
+        AND ({qualification.REFUSAL}) IS NULL AS available,
       CASE WHEN n.state <> 'available' THEN n.state WHEN h.node_id IS NOT NULL THEN 'held'
-           WHEN n.health NOT IN ('ok', 'info') THEN 'unhealthy' WHEN n.attention <> '' THEN 'attention' END AS blocked_reason
+           WHEN n.health NOT IN ('ok', 'info') THEN 'unhealthy' WHEN n.attention <> '' THEN 'attention'
+           ELSE {qualification.REFUSAL} END AS blocked_reason
     FROM nodes n JOIN providers p ON p.id = n.provider_id AND p.state = 'active'
     LEFT JOIN (SELECT DISTINCT node_id FROM node_holds WHERE lifted_at IS NULL AND (until IS NULL OR until > cp_clock())) h
       ON h.node_id = n.id
+    {qualification.REFUSAL_JOINS}
     WHERE n.site IN :sites AND n.state <> 'retired'
     """
 ).bindparams(bindparam("sites", expanding=True))
@@ -161,40 +165,35 @@ def read_pools(session: Session, sites: Sequence[str]) -> Sequence[Row[Any]]:
     return session.execute(POOLS, {"sites": sorted(set(sites))}).all()
 
 
+IS_FREE = f"""
+    n.state = 'available' AND n.health IN ('ok', 'info') AND n.attention = '' AND p.capabilities ? 'products'
+    AND ({qualification.REFUSAL}) IS NULL AND NOT EXISTS (
+      SELECT 1 FROM node_holds h WHERE h.node_id = n.id AND h.lifted_at IS NULL AND (h.until IS NULL OR h.until > cp_clock()))
+"""
+COUNT_FREE = text(
+    f"""
+    SELECT n.site, n.instance_type, count(*) AS total, count(*) FILTER (WHERE {IS_FREE}) AS free,
+      min(coalesce(p.seen_at, p.created_at)) AS as_of
+    FROM nodes n JOIN providers p ON p.id = n.provider_id {qualification.REFUSAL_JOINS}
+    WHERE n.state <> 'retired' AND p.state = 'active'
+      AND n.site = coalesce(:site, n.site) AND n.instance_type = coalesce(:kind, n.instance_type)
+    GROUP BY n.site, n.instance_type ORDER BY n.site, n.instance_type
+    """
+)
+
+
 def count_free(session: Session, site: str | None, instance_type: str | None) -> Sequence[Any]:
     """
     (site, instance_type, total, free, as_of) over nodes of active providers; `as_of` is when the one longest silent last answered.
     """
-    held = select(HoldRow.node_id).where(HoldRow.lifted_at.is_(None), or_(HoldRow.until.is_(None), HoldRow.until > CpClock()))
-    free = func.count().filter(
-        NodeRow.state == "available",
-        NodeRow.health.in_(("ok", "info")),
-        NodeRow.attention == "",
-        NodeRow.id.not_in(held),
-        ProviderRow.capabilities.has_key("products"),
-    )
-    asked = func.min(func.coalesce(ProviderRow.seen_at, ProviderRow.created_at)).label("as_of")
-    query = (
-        select(NodeRow.site, NodeRow.instance_type, func.count().label("total"), free.label("free"), asked)
-        .join(ProviderRow, ProviderRow.id == NodeRow.provider_id)
-        .where(NodeRow.state != "retired", ProviderRow.state == "active")
-        .group_by(NodeRow.site, NodeRow.instance_type)
-        .order_by(NodeRow.site, NodeRow.instance_type)
-    )
-    if site is not None:
-        query = query.where(NodeRow.site == site)
-    if instance_type is not None:
-        query = query.where(NodeRow.instance_type == instance_type)
-    return session.execute(query).all()
+    return session.execute(COUNT_FREE, {"site": site, "kind": instance_type}).all()
 
 
 ARE_FREE = text(
-    """
+    f"""
     SELECT count(*) >= :wanted FROM (
-      SELECT 1 FROM nodes n JOIN providers p ON p.id = n.provider_id
-      WHERE n.state = 'available' AND n.site = :site AND n.instance_type = :kind AND n.health IN ('ok', 'info') AND n.attention = ''
-        AND p.state = 'active' AND p.capabilities ? 'products' AND NOT EXISTS (
-          SELECT 1 FROM node_holds h WHERE h.node_id = n.id AND h.lifted_at IS NULL AND (h.until IS NULL OR h.until > cp_clock()))
+      SELECT 1 FROM nodes n JOIN providers p ON p.id = n.provider_id {qualification.REFUSAL_JOINS}
+      WHERE n.site = :site AND n.instance_type = :kind AND p.state = 'active' AND {IS_FREE}
       LIMIT :wanted) free
     """
 )

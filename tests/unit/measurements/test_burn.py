@@ -6,9 +6,9 @@ from __future__ import annotations
 
 import pytest
 
-from controlplane.providers.measurements.burn import parse_burn
-from controlplane.providers.measurements.figures import NODE, Measurement, gpu
-from controlplane.providers.measurements.reading import UnreadableOutput
+from controlplane.measurements.burn import parse_burn
+from controlplane.measurements.figures import NODE, Measurement, gpu
+from controlplane.measurements.reading import UnreadableOutput
 
 HEAD = """\
 Using compare file: compare.ptx

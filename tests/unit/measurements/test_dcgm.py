@@ -9,10 +9,10 @@ from typing import Any
 
 import pytest
 
-from controlplane.providers.measurements.dcgm import DiagResult, parse_dcgm_json
-from controlplane.providers.measurements.dcgm_table import parse_dcgm_table
-from controlplane.providers.measurements.figures import NODE, Measurement, gpu
-from controlplane.providers.measurements.reading import UnreadableOutput
+from controlplane.measurements.dcgm import DiagResult, parse_dcgm_json
+from controlplane.measurements.dcgm_table import parse_dcgm_table
+from controlplane.measurements.figures import NODE, Measurement, gpu
+from controlplane.measurements.reading import UnreadableOutput
 
 BAR = "+---------------------------+------------------------------------------------+\n"
 TITLE = (

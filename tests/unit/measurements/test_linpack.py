@@ -6,9 +6,9 @@ from __future__ import annotations
 
 import pytest
 
-from controlplane.providers.measurements.figures import NODE, Measurement
-from controlplane.providers.measurements.linpack import parse_linpack
-from controlplane.providers.measurements.reading import UnreadableOutput
+from controlplane.measurements.figures import NODE, Measurement
+from controlplane.measurements.linpack import parse_linpack
+from controlplane.measurements.reading import UnreadableOutput
 
 LINE = "-" * 80 + "\n"
 RULE = "=" * 80 + "\n"

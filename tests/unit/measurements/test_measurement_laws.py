@@ -12,16 +12,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from controlplane.providers.measurements.burn import parse_burn
-from controlplane.providers.measurements.dcgm import parse_dcgm_json
-from controlplane.providers.measurements.dcgm_table import parse_dcgm_table
-from controlplane.providers.measurements.figures import HasFigures
-from controlplane.providers.measurements.linpack import parse_linpack
-from controlplane.providers.measurements.nccl import parse_nccl
-from controlplane.providers.measurements.perftest import parse_write_bandwidth
-from controlplane.providers.measurements.reading import UnreadableOutput
-from controlplane.providers.measurements.smi_text import parse_smi_text
-from controlplane.providers.measurements.smi_xml import parse_smi_xml
+from controlplane.measurements.burn import parse_burn
+from controlplane.measurements.dcgm import parse_dcgm_json
+from controlplane.measurements.dcgm_table import parse_dcgm_table
+from controlplane.measurements.figures import HasFigures
+from controlplane.measurements.linpack import parse_linpack
+from controlplane.measurements.nccl import parse_nccl
+from controlplane.measurements.perftest import parse_write_bandwidth
+from controlplane.measurements.reading import UnreadableOutput
+from controlplane.measurements.smi_text import parse_smi_text
+from controlplane.measurements.smi_xml import parse_smi_xml
 from tests.unit.measurements import smi_samples, test_burn, test_dcgm, test_linpack, test_nccl, test_perftest
 
 Parser = Callable[[str], HasFigures]

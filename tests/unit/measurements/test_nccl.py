@@ -6,9 +6,9 @@ from __future__ import annotations
 
 import pytest
 
-from controlplane.providers.measurements.figures import NODE, Measurement, pair
-from controlplane.providers.measurements.nccl import NcclResult, parse_nccl
-from controlplane.providers.measurements.reading import UnreadableOutput
+from controlplane.measurements.figures import NODE, Measurement, pair
+from controlplane.measurements.nccl import NcclResult, parse_nccl
+from controlplane.measurements.reading import UnreadableOutput
 
 HEAD = """\
 # nccl-tests version 2.17.1 nccl-headers=22703 nccl-library=22703

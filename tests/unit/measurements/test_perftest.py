@@ -6,9 +6,9 @@ from __future__ import annotations
 
 import pytest
 
-from controlplane.providers.measurements.figures import Measurement, pair
-from controlplane.providers.measurements.perftest import parse_write_bandwidth
-from controlplane.providers.measurements.reading import UnreadableOutput
+from controlplane.measurements.figures import Measurement, pair
+from controlplane.measurements.perftest import parse_write_bandwidth
+from controlplane.measurements.reading import UnreadableOutput
 
 LINE = "-" * 87 + "\n"
 HEAD = (

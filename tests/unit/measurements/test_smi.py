@@ -6,11 +6,11 @@ from __future__ import annotations
 
 import pytest
 
-from controlplane.providers.measurements.figures import NODE, Measurement, gpu
-from controlplane.providers.measurements.reading import UnreadableOutput
-from controlplane.providers.measurements.smi import GpuFacts, SmiResult
-from controlplane.providers.measurements.smi_text import parse_smi_text
-from controlplane.providers.measurements.smi_xml import parse_smi_xml
+from controlplane.measurements.figures import NODE, Measurement, gpu
+from controlplane.measurements.reading import UnreadableOutput
+from controlplane.measurements.smi import GpuFacts, SmiResult
+from controlplane.measurements.smi_text import parse_smi_text
+from controlplane.measurements.smi_xml import parse_smi_xml
 from tests.unit.measurements.smi_samples import TEXT, TYPE, XML
 
 NEW = GpuFacts(

@@ -10,8 +10,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from controlplane.providers.measurements.figures import NODE, Measurement, Subject, gpu, pair
-from controlplane.providers.measurements.thresholds import Baseline, judge
+from controlplane.measurements.figures import NODE, Measurement, Subject, gpu, pair
+from controlplane.measurements.thresholds import Baseline, judge
 
 
 def speed(value: float | None, subject: Subject = NODE) -> Measurement:

@@ -9,8 +9,8 @@ from __future__ import annotations
 import re
 from typing import Final
 
-from controlplane.providers.measurements.reading import UnreadableOutput, short, whole, whole_lines
-from controlplane.providers.measurements.smi import TOOL, Path, Places, SmiResult, facts, said
+from controlplane.measurements.reading import UnreadableOutput, short, whole, whole_lines
+from controlplane.measurements.smi import TOOL, Path, Places, SmiResult, facts, said
 
 TITLE: Final = "NVSMI LOG"
 SECTION = re.compile(r"GPU ([0-9A-Fa-f]{4,8}:[0-9A-Fa-f]{2}:[0-9A-Fa-f]{2}\.[0-9A-Fa-f])\s*")

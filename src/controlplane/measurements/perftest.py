@@ -12,8 +12,8 @@ import re
 from dataclasses import dataclass
 from typing import Final
 
-from controlplane.providers.measurements.figures import NODE, Measurement, Subject
-from controlplane.providers.measurements.reading import UnreadableOutput, number, short, whole, whole_lines
+from controlplane.measurements.figures import NODE, Measurement, Subject
+from controlplane.measurements.reading import UnreadableOutput, number, short, whole, whole_lines
 
 TOOL: Final = "perftest"
 GBIT_PER_MIB: Final = 8 * 2**20 / 1e9

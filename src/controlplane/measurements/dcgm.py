@@ -12,8 +12,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any, Final, Literal, TypeAlias, cast
 
-from controlplane.providers.measurements.figures import NODE, Measurement, Subject, gpu, yes
-from controlplane.providers.measurements.reading import UnreadableOutput, refuse_unlikely, short, whole
+from controlplane.measurements.figures import NODE, Measurement, Subject, gpu, yes
+from controlplane.measurements.reading import UnreadableOutput, refuse_unlikely, short, whole
 
 TOOL: Final = "dcgmi diag"
 ROOTS: Final = ("DCGM Diagnostic", "DCGM GPU Diagnostic")

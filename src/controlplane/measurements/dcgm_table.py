@@ -11,8 +11,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Final
 
-from controlplane.providers.measurements.dcgm import TOOL, DiagResult, DiagTest, verdict_of
-from controlplane.providers.measurements.reading import UnreadableOutput, short, whole_lines
+from controlplane.measurements.dcgm import TOOL, DiagResult, DiagTest, verdict_of
+from controlplane.measurements.reading import UnreadableOutput, short, whole_lines
 
 STARTED: Final = "Successfully ran diagnostic for group."
 ABORTED: Final = "Aborting the iterative runs of the diagnostic"

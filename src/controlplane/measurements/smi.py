@@ -12,8 +12,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final, TypeAlias
 
-from controlplane.providers.measurements.figures import NODE, Measurement, Subject, Unit, gpu, yes
-from controlplane.providers.measurements.reading import number, short, whole
+from controlplane.measurements.figures import NODE, Measurement, Subject, Unit, gpu, yes
+from controlplane.measurements.reading import number, short, whole
 
 TOOL: Final = "nvidia-smi"
 MIB: Final = 2**20

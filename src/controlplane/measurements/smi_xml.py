@@ -11,8 +11,8 @@ from collections.abc import Iterator
 from typing import Final
 from xml.etree import ElementTree as ET
 
-from controlplane.providers.measurements.reading import UnreadableOutput, refuse_unlikely, whole
-from controlplane.providers.measurements.smi import TOOL, Path, Places, SmiResult, facts, said
+from controlplane.measurements.reading import UnreadableOutput, refuse_unlikely, whole
+from controlplane.measurements.smi import TOOL, Path, Places, SmiResult, facts, said
 
 ROOT: Final = "nvidia_smi_log"
 KNOWN_TYPE = re.compile(r'(\s*(?:<\?xml [^<>]{0,100}\?>)?\s*)<!DOCTYPE nvidia_smi_log SYSTEM "nvsmi_device_v[0-9]{1,3}\.dtd">')

@@ -9,7 +9,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Literal, TypeAlias
 
-from controlplane.providers.measurements.figures import Measurement, Subject, Unit
+from controlplane.measurements.figures import Measurement, Subject, Unit
 
 Verdict: TypeAlias = Literal["pass", "fail", "not_measured"]
 

@@ -10,8 +10,8 @@ import re
 from dataclasses import dataclass, replace
 from typing import Final
 
-from controlplane.providers.measurements.figures import NODE, Measurement, Subject, yes
-from controlplane.providers.measurements.reading import UnreadableOutput, number, whole, whole_lines
+from controlplane.measurements.figures import NODE, Measurement, Subject, yes
+from controlplane.measurements.reading import UnreadableOutput, number, whole, whole_lines
 
 TOOL: Final = "HPL"
 ROW = re.compile(r"\s*(W[RC]\S*)\s+(\S+)\s+(\S+)\s+(\S+)\s+(\S+)\s+(\S+)\s+(\S+)(?:\s*\(\s*(\S+?)\s*\))?\s*")

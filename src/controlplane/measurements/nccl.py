@@ -13,8 +13,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from controlplane.providers.measurements.figures import NODE, Measurement, Subject, yes
-from controlplane.providers.measurements.reading import LARGEST_WHOLE, UnreadableOutput, number, short, whole, whole_lines
+from controlplane.measurements.figures import NODE, Measurement, Subject, yes
+from controlplane.measurements.reading import LARGEST_WHOLE, UnreadableOutput, number, short, whole, whole_lines
 
 TOOL: Final = "nccl-tests"
 TIMES: Final = frozenset({"time", "cputime"})

@@ -10,8 +10,8 @@ import re
 from dataclasses import dataclass
 from typing import Final
 
-from controlplane.providers.measurements.figures import NODE, Measurement, Subject, gpu, yes
-from controlplane.providers.measurements.reading import UnreadableOutput, number, whole, whole_lines
+from controlplane.measurements.figures import NODE, Measurement, Subject, gpu, yes
+from controlplane.measurements.reading import UnreadableOutput, number, whole, whole_lines
 
 TOOL: Final = "gpu-burn"
 PLANNED = re.compile(r"\s*Burning for ([0-9]{1,9}) seconds\.\s*")
