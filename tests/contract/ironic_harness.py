@@ -17,7 +17,7 @@ from controlplane.providers.machines import Deployment
 from tests.contract.harness import Harness
 from tests.ironic_kit import IronicKit, session_kit
 
-POLL_S = 0.05
+POLL_S = 0.1
 
 
 class IronicHarness(Harness):
