@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from http import HTTPStatus
 from typing import Any
 
@@ -32,11 +32,11 @@ class Answer:
 
     status: int
     """HTTP status."""
-    body: Any
+    body: Any = field(repr=False)
     """The JSON value; None for an empty body and for one that is not JSON."""
-    text: str
+    text: str = field(repr=False)
     """The first characters of a body that is not JSON; empty otherwise."""
-    headers: Mapping[str, str]
+    headers: Mapping[str, str] = field(repr=False)
     """With names in lower case."""
 
     @property

@@ -6,6 +6,7 @@ Source: docs.openstack.org/api-ref/baremetal, and docs.openstack.org/ironic/late
 
 from __future__ import annotations
 
+import ssl
 import threading
 import time
 from collections.abc import Iterator, Mapping
@@ -50,7 +51,7 @@ class IronicRest:
         self._max_body_bytes = max_body_bytes
         self._minor: int | None = None
         self._lock = threading.Lock()
-        verify: Any = True if ca_file is None else httpx.create_ssl_context(verify=ca_file)
+        verify: Any = True if ca_file is None else ssl.create_default_context(cafile=ca_file)
         self._http = httpx.Client(
             verify=verify,
             trust_env=False,
@@ -96,9 +97,9 @@ class IronicRest:
             if not isinstance(items, list) or not all(isinstance(one, Mapping) for one in items):
                 raise Unknown(f"GET {path} was answered without {item}")
             yield from items
-            if not page.get("next") or not items:
+            if not page.get("next"):
                 return
-            last = str(items[-1].get("uuid", ""))
+            last = str(items[-1].get("uuid", "")) if items else ""
             if not last or last == marker:
                 raise Unknown(f"GET {path} does not page: no new marker")
             marker = last

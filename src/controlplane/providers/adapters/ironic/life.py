@@ -13,7 +13,7 @@ from datetime import datetime
 from typing import Any
 
 from controlplane.providers.adapters.ironic.marks import KEPT_TOKENS, Marks, Tenancy, stamp
-from controlplane.providers.adapters.ironic.nodes import Node, Nodes
+from controlplane.providers.adapters.ironic.nodes import Node, Nodes, need_service
 from controlplane.providers.adapters.ironic.states import (
     CLEANING,
     DELETABLE,
@@ -137,8 +137,7 @@ class Life:
             raise Refused(f"no image is called {wanted.image!r} in this provider's config; known: {known}", code="image_unknown")
         if node.state not in {"available", "manageable", "enroll"}:
             raise Busy(f"{node.ref} is {node.state!r} at Ironic", retry_in_s=2.0)
-        if node.maintenance:
-            self._nodes.to_manageable(node)
+        need_service(node)
         tenancy = Tenancy(wanted.token, "held", wanted.tenant_id, wanted.cluster_id, wanted.network, wanted.image)
         patch: list[dict[str, Any]] = [
             {"op": "add", "path": "/instance_uuid", "value": self._nodes.names.instance_uuid(wanted.token)},

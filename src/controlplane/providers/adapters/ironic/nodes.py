@@ -237,13 +237,8 @@ class Nodes:
         """
         if node.maintenance and node.fault == CLEAN_FAILURE and node.state == "clean failed":
             self.leave_maintenance(node)
-        elif node.maintenance:
-            raise Busy(
-                f"{node.ref} is in maintenance at Ironic ({node.maintenance_reason or node.fault or 'no reason given'}):"
-                " it is left alone until it is taken out of it",
-                retry_in_s=30.0,
-                code="machine_in_maintenance",
-            )
+        else:
+            need_service(node)
         if node.state == "manageable":
             return node
         if node.state not in {"available", "clean failed", "inspect failed", "enroll"}:
@@ -256,6 +251,19 @@ class Nodes:
 
     def _fields(self) -> str:
         return ",".join(FIELDS)
+
+
+def need_service(node: Node) -> None:
+    """
+    Raises Busy for a node that is in maintenance.
+    """
+    if node.maintenance:
+        raise Busy(
+            f"{node.ref} is in maintenance at Ironic ({node.maintenance_reason or node.fault or 'no reason given'}):"
+            " it is left alone until it is taken out of it",
+            retry_in_s=30.0,
+            code="machine_in_maintenance",
+        )
 
 
 def _text(said: Mapping[str, Any], name: str) -> str:
