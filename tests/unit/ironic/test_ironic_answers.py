@@ -4,6 +4,7 @@ Every way in which an Ironic, or something in front of it, can answer, and what 
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator
 from datetime import datetime
 from typing import Any
@@ -26,6 +27,7 @@ from controlplane.providers.errors import (
     Unknown,
     Unsupported,
 )
+from controlplane.providers.machines import Deployment
 from tests.unit.ironic.peer import UUID, VERSIONS, fault, node, peer
 
 HTML = "<html><body><h1>502 Bad Gateway</h1></body></html>"
@@ -156,6 +158,32 @@ def test_the_newest_version_that_both_know_is_spoken(theirs: str, spoken: str) -
     rest = IronicRest("http://ironic.test", Nobody(), timeout_s=5, max_body_bytes=10_000, transport=transport)
     rest.get("/v1/nodes/n1")
     assert seen == [spoken]
+
+
+def _wrong_state(before: str, after: str) -> Any:
+    looks = iter([before])
+    words = f'The requested action "deploy" can not be performed on node "{UUID}" while it is in state "{after}".'
+
+    def answer(request: httpx.Request) -> httpx.Response:
+        if request.method == "GET":
+            return httpx.Response(200, json=node(provision_state=next(looks, after)))
+        if request.method == "PUT":
+            return fault(400, words)
+        patch = json.loads(request.content)
+        claimed = {"instance_uuid": patch[1]["value"], "extra": {"controlplane_test": patch[0]["value"]}}
+        return httpx.Response(200, json=node(provision_state=before, **claimed))
+
+    return peer(answer)
+
+
+def test_a_change_that_somebody_was_faster_with_is_looked_at_again() -> None:
+    """Refused in a state that we had not seen: not a no to us."""
+    wanted = Deployment("n1", "alc_1", "ten_1", "clu_1", network="")
+    with pytest.raises(Busy) as raised:
+        _wrong_state("available", "deploying").deploy(wanted)
+    assert raised.value.code == "machine_changed"
+    with pytest.raises(Refused):
+        _wrong_state("available", "available").deploy(wanted)
 
 
 def _paged(*pages: httpx.Response) -> tuple[list[str], Any]:

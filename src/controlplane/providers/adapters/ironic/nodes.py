@@ -13,7 +13,7 @@ from controlplane.providers.adapters.ironic.client import IronicRest, node_path
 from controlplane.providers.adapters.ironic.config import IronicConfig
 from controlplane.providers.adapters.ironic.marks import Marks, UnreadableMarks, from_json, guard, instant, to_json
 from controlplane.providers.adapters.ironic.naming import Names, escaped
-from controlplane.providers.errors import Busy, NotFound, Transient, Unknown
+from controlplane.providers.errors import Busy, NotFound, Refused, Transient, Unknown
 
 INTERFACES = ("power", "management", "deploy", "firmware", "bios", "raid", "vendor", "inspect", "rescue")
 FIELDS = (
@@ -201,9 +201,16 @@ class Nodes:
 
     def provision(self, node: Node, target: str, **more: Any) -> None:
         """
-        Ironic has accepted the change of state and begun it.
+        Ironic has accepted the change of state and begun it. Busy when the node has left the state that we saw it in.
         """
-        self.rest.change("PUT", node_path(node.uuid, "states", "provision"), {"target": target, **more})
+        try:
+            self.rest.change("PUT", node_path(node.uuid, "states", "provision"), {"target": target, **more})
+        except Refused as refused:
+            now = self.get(node.ref)
+            if now.state == node.state:
+                raise
+            said = f"{node.ref} went from {node.state!r} to {now.state!r} between our look and our change"
+            raise Busy(said, retry_in_s=0.5, code="machine_changed") from refused
 
     def switch(self, node: Node, *, on: bool) -> None:
         """
