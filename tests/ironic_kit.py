@@ -21,6 +21,7 @@ from pathlib import Path
 from typing import Any
 
 import httpx
+import pytest
 
 from controlplane.providers.adapters.ironic.adapter import IronicAdapter, build
 from controlplane.providers.registry import AdapterInput
@@ -246,4 +247,4 @@ def _run(what: str, base: Path, port: int) -> None:
         timeout=150,
     )
     if done.returncode:
-        unusable("Ironic", f"it does not {what}: {(done.stdout + done.stderr)[-600:]}")
+        pytest.fail(f"Ironic does not {what}: {(done.stdout + done.stderr)[-600:]}")

@@ -5,7 +5,7 @@ An Ironic of a few lines for what a real one does not do on order: it answers as
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Any
 
@@ -63,3 +63,50 @@ def peer(answer: Answering, *, config: Mapping[str, Any] | None = None, secrets:
     login = login_for(told, secrets or {}, lambda: NOW)
     rest = IronicRest(told.url, login, timeout_s=5, max_body_bytes=100_000, transport=httpx.MockTransport(handle))
     return IronicAdapter(told, rest, Names("test"))
+
+
+class OneNode:
+    """
+    An Ironic with one node that keeps what it is told and moves as the test says.
+    """
+
+    def __init__(self, moves: Mapping[str, str], history: Sequence[Mapping[str, Any]] = (), **more: Any) -> None:
+        self.node = node(**more)
+        self.sent: list[str] = []
+        self.history = list(history)
+        self._moves = moves
+
+    def answer(self, request: httpx.Request) -> httpx.Response:
+        """
+        As Ironic would; changes are listed in `sent`.
+        """
+        below = request.url.path.partition("/v1/nodes/")[2].partition("/")[2]
+        if request.method == "GET":
+            listed = {"history": {"history": self.history}, "vifs": {"vifs": []}}
+            return httpx.Response(200, json=listed.get(below, self.node))
+        return self._change(request.method, below, json.loads(request.content or "null"))
+
+    def _change(self, method: str, below: str, content: Any) -> httpx.Response:
+        if method == "PATCH":
+            for op in content:
+                self._patch(op)
+            return httpx.Response(200, json=self.node)
+        if below == "maintenance":
+            self.node |= {"maintenance": False, "maintenance_reason": None, "fault": None}
+        elif below == "states/provision":
+            state = self._moves[content["target"]]
+            self.node |= {"provision_state": state, "provision_updated_at": f"2026-01-31T11:00:{len(self.sent) + 1:02d}+00:00"}
+        else:
+            self.node["power_state"] = content["target"]
+        self.sent.append(f"{method} {below} {(content or {}).get('target', '')}".strip())
+        return httpx.Response(202)
+
+    def _patch(self, op: Mapping[str, Any]) -> None:
+        *parents, name = op["path"][1:].split("/")
+        place = self.node
+        for one in parents:
+            place = place[one]
+        if op["op"] == "remove":
+            del place[name]
+        else:
+            place[name] = op["value"]

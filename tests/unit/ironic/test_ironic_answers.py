@@ -16,6 +16,7 @@ from hypothesis import strategies as st
 
 from controlplane.providers.adapters.ironic.client import IronicRest
 from controlplane.providers.adapters.ironic.login import Nobody
+from controlplane.providers.adapters.ironic.marks import Marks, Tenancy, to_json
 from controlplane.providers.errors import (
     AuthFailed,
     Busy,
@@ -184,6 +185,22 @@ def test_a_change_that_somebody_was_faster_with_is_looked_at_again() -> None:
     assert raised.value.code == "machine_changed"
     with pytest.raises(Refused):
         _wrong_state("available", "available").deploy(wanted)
+
+
+def test_an_old_token_stays_over_after_other_tenancies() -> None:
+    """The node remembers it; nothing is sent."""
+    remembered = Marks(1, Tenancy("alc_2", "released"), ended=("alc_2", "alc_1"))
+    known = node(provision_state="manageable", extra={"controlplane_test": to_json(remembered)})
+    sent: list[str] = []
+
+    def answer(request: httpx.Request) -> httpx.Response:
+        sent.append(request.method)
+        return httpx.Response(200, json=known)
+
+    with pytest.raises(Refused) as raised:
+        peer(answer).deploy(Deployment("n1", "alc_1", "ten_1", "clu_1", network=""))
+    assert raised.value.code == "tenancy_over"
+    assert sent == ["GET"]
 
 
 def _paged(*pages: httpx.Response) -> tuple[list[str], Any]:
