@@ -227,6 +227,13 @@ def test_gpus_are_counted_among_the_pci_devices_of_the_agent() -> None:
     assert found == Inventory("H100-SXM5-80GB", 8, 2016, 192, "SN1", {"bmc": "1.2"})
 
 
+def test_gpus_are_counted_among_the_pci_devices_of_a_controller() -> None:
+    """Inspection by Redfish lists them elsewhere, and with a prefix."""
+    told = {"inventory": {"pci_devices": [{"vendor_id": "0x10DE", "product_id": "0x2330"}] * 4}, "plugin_data": {}}
+    found = fold_inventory({}, told, {}, InventoryConfig(gpu_devices={"10de:2330": "H100-SXM5-80GB"}))
+    assert (found.gpus, found.gpu_model) == (4, "H100-SXM5-80GB")
+
+
 def test_missing_gpus_are_missing() -> None:
     """An agent that lists devices and no GPU has counted zero, whatever the properties say."""
     config = InventoryConfig(gpu_devices={"10de:9999": "X"})

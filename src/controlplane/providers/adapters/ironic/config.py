@@ -162,7 +162,7 @@ class InventoryConfig(_Strict):
     serial: str = "/properties/serial"
     """Serial number."""
     gpu_devices: dict[str, str] = Field(default_factory=dict)
-    """PCI `vendor:product` to catalog model, for example `{"10de:2330": "H100-SXM5-80GB"}`: counted where the agent lists PCI devices."""
+    """PCI `vendor:product` to catalog model, for example `{"10de:2330": "H100-SXM5-80GB"}`: counted where PCI devices are listed."""
 
 
 class IronicConfig(_Strict):

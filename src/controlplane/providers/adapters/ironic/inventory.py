@@ -94,7 +94,9 @@ def fold_inventory(
     The node's inventory; what the inspection names itself goes before what rules have written into `properties`.
     """
     found = _map(told.get("inventory"))
-    model, gpus = _pci_gpus(_map(told.get("plugin_data")).get("pci_devices"), config.gpu_devices)
+    # The agent's list is plugin data; inspection by Redfish puts its own into the inventory.
+    listed = _map(told.get("plugin_data")).get("pci_devices") or found.get("pci_devices")
+    model, gpus = _pci_gpus(listed, config.gpu_devices)
     properties = _map(document.get("properties"))
     memory_mib = _whole(_map(found.get("memory")).get("physical_mb")) or _whole(properties.get("memory_mb"))
     cpus = _whole(_map(found.get("cpu")).get("count")) or _whole(properties.get("cpus"))
@@ -111,11 +113,13 @@ def fold_inventory(
 
 def _pci_gpus(devices: Any, models: Mapping[str, str]) -> tuple[str, int | None]:
     """
-    Model and number of the known GPUs among the PCI devices that the agent lists; None where it lists none.
+    Model and number of the known GPUs among the PCI devices that the inspection lists; None where it lists none.
     """
     if not isinstance(devices, list) or not models:
         return "", None
-    ids = [f"{_map(one).get('vendor_id', '')}:{_map(one).get('product_id', '')}".lower() for one in devices]
+    ids = [
+        ":".join(str(_map(one).get(name, "")).lower().removeprefix("0x") for name in ("vendor_id", "product_id")) for one in devices
+    ]
     known = {name.lower(): model for name, model in models.items()}
     counted = Counter(known[one] for one in ids if one in known)
     return (counted.most_common(1)[0][0] if counted else ""), sum(counted.values())
