@@ -11,7 +11,7 @@ from typing import Any
 
 import httpx
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from controlplane.providers.adapters.ironic.client import IronicRest
@@ -64,11 +64,14 @@ CASES: dict[str, tuple[httpx.Response, type[ProviderError], str]] = {
 }
 
 
+@pytest.mark.parametrize("method", ["PATCH", "PUT"])
 @pytest.mark.parametrize("case", CASES)
-def test_a_change_ends_in_the_error_that_the_answer_amounts_to(case: str) -> None:
-    """The type decides what is done next; the code is what may be shown."""
+def test_a_change_ends_in_the_error_that_the_answer_amounts_to(case: str, method: str) -> None:
+    """The type decides what is done next; the code is what may be shown. With and without a body that is looked at."""
     response, kind, code = CASES[case]
-    adapter = peer(lambda request: httpx.Response(200, json=node()) if request.method == "GET" else response)
+    known = Marks(1, powers=("pwr_1",) if method == "PUT" else ())
+    said = node(extra={"controlplane_test": to_json(known)})
+    adapter = peer(lambda request: response if request.method == method else httpx.Response(200, json=said))
     with pytest.raises(ProviderError) as raised:
         adapter.power("n1", on=True, token="pwr_1")
     adapter.close()
@@ -255,6 +258,7 @@ def test_an_entry_that_is_no_node_makes_the_list_incomplete() -> None:
     assert (len(listed.machines), listed.complete) == (1, False)
 
 
+@settings(deadline=None)
 @given(st.text(min_size=1, max_size=40))
 def test_no_name_leads_to_another_path(ref: str) -> None:
     """Whatever a machine is called, one node is asked for, and never a listing."""

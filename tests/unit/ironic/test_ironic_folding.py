@@ -10,7 +10,7 @@ from typing import Any
 
 import httpx
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from controlplane.providers.adapters.ironic.config import InventoryConfig, StepConfig
@@ -68,6 +68,7 @@ def _node(state: str, remembered: Marks | None = None, **more: Any) -> Node:
     return read_node(node(provision_state=state, extra=extra, **more), NAMES)
 
 
+@settings(deadline=None)
 @given(marks)
 def test_what_is_remembered_is_read_back(remembered: Marks) -> None:
     """Writing and reading is the identity."""
@@ -77,6 +78,7 @@ def test_what_is_remembered_is_read_back(remembered: Marks) -> None:
 json_values = st.recursive(st.none() | st.booleans() | st.integers() | word, lambda one: st.lists(one) | st.dictionaries(word, one))
 
 
+@settings(deadline=None)
 @given(json_values | st.dictionaries(st.just("revision-1"), json_values))
 def test_what_somebody_else_wrote_is_never_taken_for_ours(value: Any) -> None:
     """It is unreadable, or it was nothing at all; no other error escapes."""
@@ -98,6 +100,7 @@ def test_a_node_with_somebody_elses_text_in_our_place_is_left_alone() -> None:
         adapter.deploy(Deployment("n1", "alc_1", "ten_1", "clu_1", network=""))
 
 
+@settings(deadline=None)
 @given(st.text(max_size=20).filter(lambda one: one not in KNOWN), st.sampled_from([None, HELD, replace(HELD, stage="released")]))
 def test_a_state_that_is_not_known_is_unknown(state: str, tenancy: Tenancy | None) -> None:
     """Whatever Ironic will invent, it is nothing to act on."""
@@ -195,6 +198,7 @@ def test_a_cleaning_that_was_written_down_and_not_begun_is_no_cleaning() -> None
     assert outcome_of(TASK, _node("manageable"), []).begun is True
 
 
+@settings(deadline=None)
 @given(st.text(max_size=80))
 def test_steps_that_cannot_be_read_are_those_that_were_asked(words: str) -> None:
     """The record's text is Ironic's own; nothing in it can break the reading."""
@@ -240,6 +244,7 @@ def test_missing_gpus_are_missing() -> None:
     assert fold_inventory({"properties": {"gpus": 8}}, AGENT, {}, config).gpus == 0
 
 
+@settings(deadline=None)
 @given(json_values)
 def test_no_inventory_is_too_strange_to_fold(told: Any) -> None:
     """What has no known form is empty or zero, and nothing raises."""
