@@ -7,6 +7,7 @@ takes a fresh directory and returns a context manager around a `Harness`. Pytest
 ids. A harness says in `lacks` what its peer cannot do; those tests are skipped, with that word as the reason:
 
     machines            the peer does not own machines (no `Machines`)
+    clusters            the peer makes no clusters and runs no jobs (no `Clusters`)
     late_members        when a member came up is not known
     node_death          a machine cannot be killed and brought back
     short_time_limits   a limit of a few seconds is not enforced in time

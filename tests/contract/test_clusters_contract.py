@@ -12,6 +12,8 @@ from controlplane.providers.clusters import Clusters, MemberView
 from controlplane.providers.errors import Busy, NotFound, ProviderError
 from tests.contract.harness import Harness
 
+pytestmark = pytest.mark.needs("clusters")
+
 
 def _states(members: tuple[MemberView, ...]) -> dict[str, str]:
     return {one.ref: one.state for one in members}
