@@ -1,7 +1,7 @@
 """
 Hosts for tests of what is rendered: each a root file system, a /dev, a process tree and a host name of its own, all in memory, over the
-installed Slurm or another release's chroot, on a network of their own. Nothing outside of them is written, and a host ends with the pipe that
-its first process reads, also when the test process is killed.
+installed Slurm or another release's chroot, on a network of their own. Nothing outside of them is written, and a host ends with the pipe
+that its first process reads, also when the test process is killed.
 """
 
 from __future__ import annotations
@@ -172,7 +172,21 @@ def can_make_hosts() -> str:
     if os.geteuid() != 0:
         return "private hosts need root"
     done = subprocess.run(
-        ["unshare", "--mount", "--pid", "--uts", "--net", "--fork", "mount", "-t", "overlay", "overlay", "-o", "lowerdir=/usr:/etc", "/mnt"],
+        [
+            "unshare",
+            "--mount",
+            "--pid",
+            "--uts",
+            "--net",
+            "--fork",
+            "mount",
+            "-t",
+            "overlay",
+            "overlay",
+            "-o",
+            "lowerdir=/usr:/etc",
+            "/mnt",
+        ],
         check=False,
         capture_output=True,
         timeout=20,
