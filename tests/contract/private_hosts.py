@@ -53,9 +53,12 @@ launch() {
   for word in $(words Environment | tr -d '"'); do export "${word?}"; done
   folder=$(last RuntimeDirectory)
   user=$(last User)
+  case $name in
+    mariadb) set -- /usr/sbin/mariadbd; folder=mysqld ;; # its unit runs a script for clusters of its own
+    munge) set -- /usr/sbin/munged --foreground ;;
+    *) eval "set -- $(last ExecStart | sed 's/--systemd/-D/')" ;;
+  esac
   [ -z "$folder" ] || install -d -o "${user:-root}" "/run/$folder"
-  eval "set -- $(last ExecStart | sed 's/--systemd/-D/')"
-  [ "$name" != munge ] || set -- "$@" --foreground
   [ -z "$user" ] || set -- setpriv --reuid="$user" --regid="$(id -gn "$user")" --clear-groups "$@"
   setsid bash -c 'until "$@"; do sleep 0.5; done' unit "$@" >> "/var/log/$name.out" 2>&1 < /dev/null &
   echo $! > "$state"

@@ -34,8 +34,11 @@ pytestmark = pytest.mark.slurm
 CLONE_NEWNET = 0x40000000
 GANG = "#!/bin/sh\nsrun -l sh -c 'echo $(hostname) $CUDA_VISIBLE_DEVICES $CUDA_DEVICE_ORDER $UCX_NET_DEVICES'\n"
 LONG = "#!/bin/sh\nexec tail -f /dev/null\n"
+POWER_CUT = "for unit in /run/units/*; do kill -9 -- -$(cat $unit); done; rm -r /run/*"
+"""As far as the daemons can tell: they end unasked, and /run is empty when they start again."""
 AS_USER = ("timeout", "25", "setpriv", "--reuid=tn_one", "--regid=tn_one", "--clear-groups")
 T = TypeVar("T")
+SLOW = pytest.mark.skipif(os.environ.get("CONTROLPLANE_SLOW") != "1", reason="slow: runs with CONTROLPLANE_SLOW=1")
 
 
 @dataclass
@@ -112,6 +115,22 @@ class RealCluster:
         first = self.head.run("sh", "-c", "scontrol -o show job | grep -o 'BatchHost=[^ ]*' | tail -n 1").removeprefix("BatchHost=")
         lines = self.hosts[first].run("cat", output).splitlines()
         return dict(line.split(": ", 1)[1].split(" ", 1) for line in lines)
+
+
+@contextmanager
+def long_job(cluster: RealCluster) -> Iterator[None]:
+    """
+    A job runs on n1 from before the block until after it, the same one all the time.
+    """
+    submit = ["sbatch", "--parsable", "-D", "/tmp", "-o", "/dev/null", "-w", "n1", "-N1", "-c1"]
+    job = cluster.head.run(*AS_USER, *submit, data=LONG.encode())
+    state = f"squeue -h -j {job} -o %T,%S"
+    cluster.wait(f"{state} | grep -q ^RUNNING")
+    before = cluster.head.run("sh", "-c", state)
+    yield
+    cluster.wait(f"[ '{before}' = \"$({state})\" ]")
+    cluster.head.run("scancel", job)
+    cluster.wait('[ -z "$(squeue -h)" ]')
 
 
 def in_network(host: PrivateHost, work: Callable[[], T]) -> T:
@@ -236,43 +255,39 @@ def test_keys_can_be_read_by_their_owners_alone(cluster: RealCluster) -> None:
 
 def test_growing_and_shrinking_leave_a_running_job_alone(cluster: RealCluster) -> None:
     """A third worker joins while a job runs, a gang runs over all three, the worker leaves again, and the job has never stopped."""
-    cluster.head.run(
-        *AS_USER, "sbatch", "-D", "/tmp", "-o", "/dev/null", "-J", "long", "-w", "n1", "-N1", "-c1", data=LONG.encode()
-    )
-    cluster.wait('[ "$(squeue -h -n long -o %T)" = RUNNING ]')
     before, bigger = cluster.plan, grown(cluster.plan, [slurm_plans.lab_worker(3)])
-    cluster.plan = bigger
-    cluster.boot("n3")
-    commands = cluster.renew_head(bigger)
-    cluster.wait("sinfo -h -N -n n3 -o %T | grep -qx idle")
-    assert commands[-1] == "scontrol reconfigure"
-    assert sorted(cluster.run_gang(3)) == ["n1", "n2", "n3"]
-    cluster.head.run("scontrol", "update", "nodename=n3", "state=drain", "reason=leaves")
-    cluster.renew_head(shrunk(bigger, ["n3"]))
-    cluster.wait('[ "$(sinfo -h -N -o %N | sort | xargs)" = "n1 n2" ]')
+    with long_job(cluster):
+        cluster.plan = bigger
+        cluster.boot("n3")
+        commands = cluster.renew_head(bigger)
+        cluster.wait("sinfo -h -N -n n3 -o %T | grep -qx idle")
+        assert commands[-1] == "scontrol reconfigure"
+        assert sorted(cluster.run_gang(3)) == ["n1", "n2", "n3"]
+        cluster.head.run("scontrol", "update", "nodename=n3", "state=drain", "reason=leaves")
+        cluster.renew_head(shrunk(bigger, ["n3"]))
+        cluster.wait('[ "$(sinfo -h -N -o %N | sort | xargs)" = "n1 n2" ]')
     assert cluster.plan.workers == before.workers
-    assert cluster.head.run("squeue", "-h", "-n", "long", "-o", "%T") == "RUNNING"
 
 
 def test_a_head_that_comes_back_has_its_jobs(cluster: RealCluster) -> None:
     """All of the head's daemons end at once; its script starts them again, and the job that ran goes on."""
-    cluster.head.run("sh", "-c", "for unit in /run/units/*; do kill -9 -- -$(cat $unit); done")
-    cluster.head.start(cluster.given["head"])
-    cluster.wait('[ "$(squeue -h -n long -o %T)" = RUNNING ]')
-    cluster.head.run("scancel", "-n", "long")
-    cluster.wait('[ -z "$(squeue -h)" ]')
+    with long_job(cluster):
+        cluster.head.run("bash", "-c", POWER_CUT)
+        cluster.head.start(cluster.given["head"])
 
 
 def test_a_worker_that_reboots_comes_back_by_itself(cluster: RealCluster) -> None:
     """All of a worker's processes end and it boots anew: it is idle again without a word of an administrator, and runs a gang."""
     worker = cluster.hosts["n2"]
-    worker.run("sh", "-c", "for unit in /run/units/*; do kill -9 -- -$(cat $unit); done")
+    worker.run("bash", "-c", POWER_CUT)
     cluster.head.run("scontrol", "update", "nodename=n2", "state=down", "reason=not responding")
     worker.start(cluster.given["n2"])
     cluster.wait_idle(2)
     assert sorted(cluster.run_gang(2)) == ["n1", "n2"]
 
 
+@pytest.mark.slow
+@SLOW
 def test_accounting_counts_the_jobs_of_known_users() -> None:
     """The head's script makes the database, the cluster, the account and its users; a job of one of them is in the history."""
     slurm_kit._ensure_installed("--dbd")
@@ -284,7 +299,7 @@ def test_accounting_counts_the_jobs_of_known_users() -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.skipif(os.environ.get("CONTROLPLANE_SLOW") != "1", reason="slow: runs with CONTROLPLANE_SLOW=1")
+@SLOW
 def test_another_release_takes_its_own_words(other_root: str) -> None:
     """24.11 runs a gang, grows and shrinks by reconfigure alone, without a restart."""
     with running(slurm_plans.lab("24.11", workers=2), other_root) as newer:
@@ -300,7 +315,7 @@ def test_another_release_takes_its_own_words(other_root: str) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.skipif(os.environ.get("CONTROLPLANE_SLOW") != "1", reason="slow: runs with CONTROLPLANE_SLOW=1")
+@SLOW
 def test_nvlink_blocks_of_uneven_size_are_accepted(other_root: str) -> None:
     """24.11 ends at a block smaller than BlockSizes; ours are what the smallest domain holds."""
     places = {"n1": "nvl1", "n2": "nvl1", "n3": "nvl2"}

@@ -54,6 +54,7 @@ def _hosts(plan: SlurmPlan, found: Findings) -> None:
 
 
 def _workers(plan: SlurmPlan, found: Findings) -> None:
+    found.require(met=bool(plan.workers), field="workers", code="missing", message="a cluster needs a worker")
     found.require(
         met=len(plan.workers) <= MAX_WORKERS, field="workers", code="too_many", message=f"more than {MAX_WORKERS} workers"
     )
