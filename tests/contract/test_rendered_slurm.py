@@ -272,6 +272,9 @@ def test_growing_and_shrinking_leave_a_running_job_alone(cluster: RealCluster) -
 def test_a_head_that_comes_back_has_its_jobs(cluster: RealCluster) -> None:
     """All of the head's daemons end at once; its script starts them again, and the job that ran goes on."""
     with long_job(cluster):
+        # slurmctld writes its jobs down within five seconds; what is younger is lost with the power
+        cluster.head.run("touch", "/tmp/seen")
+        cluster.wait("[ /var/lib/slurm/slurmctld/job_state -nt /tmp/seen ]")
         cluster.head.run("bash", "-c", POWER_CUT)
         cluster.head.start(cluster.given["head"])
 

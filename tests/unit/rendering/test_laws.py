@@ -58,7 +58,7 @@ def mixed_plans(draw: st.DrawFn) -> SlurmPlan:
 
 
 @given(mixed_plans(), st.randoms(use_true_random=False))
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=40, deadline=None)
 def test_the_order_of_a_plan_does_not_matter(plan: SlurmPlan, chance: Any) -> None:
     """The same workers, shapes, partitions and users in any order give the same bytes on every host, and the same settings."""
 
@@ -79,7 +79,7 @@ def test_the_order_of_a_plan_does_not_matter(plan: SlurmPlan, chance: Any) -> No
 
 
 @given(mixed_plans(), st.integers(0, 13))
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=40, deadline=None)
 def test_growing_adds_one_line_for_each_worker_and_shrinking_takes_it_away(plan: SlurmPlan, keep: int) -> None:
     """In slurm.conf every old line stays in its order, each new one is of a new worker; the way back gives the old bytes."""
     kept, added = plan.workers[: keep + 1], plan.workers[keep + 1 :]
@@ -166,7 +166,7 @@ def skeleton(bundle: Bundle) -> dict[str, list[str]]:
 
 @pytest.mark.parametrize("place", PLACES)
 @given(text=HOSTILE)
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=15, deadline=None)
 def test_no_text_becomes_a_line_or_a_key(place: str, text: str) -> None:
     """Whatever stands in a plan's words: it is refused, or the files have the same lines and keys as with a harmless word."""
     plan = PLACES[place](text)(leaf_spine())
@@ -186,6 +186,7 @@ _PATHS = frozenset({"device prefix", "plug-in", "scratch", *leaf_spine().layout.
 
 
 @given(st.text(max_size=20))
+@settings(max_examples=50)
 def test_a_line_holds_one_word_for_each_key(text: str) -> None:
     """The last check before a line is made: no value can end its word, its line, or begin a comment."""
     try:
@@ -197,7 +198,8 @@ def test_a_line_holds_one_word_for_each_key(text: str) -> None:
     assert not set(made) & set("#\"'\\")
 
 
-@given(st.sets(HOSTS, max_size=60), st.randoms(use_true_random=False))
+@given(st.sets(HOSTS, max_size=30), st.randoms(use_true_random=False))
+@settings(max_examples=50)
 def test_hostlists_read_back_and_have_one_spelling(names: set[str], chance: Any) -> None:
     """The adapter's own reader finds the same names, each once, and order does not change a letter."""
     listed = sorted(names)
@@ -223,6 +225,7 @@ def test_hostlists_are_short(names: list[str], text: str) -> None:
 
 
 @given(st.binary(min_size=1024, max_size=1024), st.binary(min_size=64, max_size=64))
+@settings(max_examples=10)
 def test_keys_are_kept_as_text_and_never_shown(munge: bytes, jwt: bytes) -> None:
     """What is sealed gives the same keys back; neither a repr of the keys nor of a bundle has any of it."""
     keys = ClusterKeys(munge, jwt)

@@ -39,6 +39,7 @@ FOR_WORKERS = frozenset(
 """Keys after whose change each slurmd is restarted too, whatever the release."""
 OLD_FOR_WORKERS = frozenset({"GresTypes", "JobAcctGatherType", "ProctrackType", "SelectType", "SwitchType", "TaskPlugin"})
 """The same, before 23.11."""
+UNITS = "/etc/systemd/system/"
 ORDER: tuple[Change, ...] = tuple(COMMANDS)
 
 
@@ -95,6 +96,8 @@ def renewal(before: Bundle, after: Bundle, release: Release) -> Renewal:
     write = tuple(file for file in after.files if old.get(file.path) != file)
     removed = tuple(sorted(old.keys() - {file.path for file in after.files}))
     asked = {file.on_change for file in write} | {old[path].on_change for path in removed}
+    if any(path.startswith(UNITS) for path in (*removed, *(file.path for file in write))):
+        asked.add("units")
     on_workers: tuple[str, ...] = ()
     if before.role == "head":
         keys = _changed_keys(_conf(before), _conf(after))
