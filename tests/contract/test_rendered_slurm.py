@@ -216,8 +216,10 @@ def test_start_scripts_change_nothing_when_run_again(cluster: RealCluster) -> No
         assert host.run("sh", "-c", "grep . /run/units/*") == units
 
 
-def test_the_adapter_drives_the_cluster(cluster: RealCluster) -> None:
-    """Registered with the rendered settings and the cluster's own key, it makes the wall, runs a tenant's gang and sees it end."""
+def drive(cluster: RealCluster) -> tuple[str, int | None, tuple[str, ...]]:
+    """
+    How a gang ends that the adapter submits as the tenant's user, on a cluster registered with the rendered settings and its own key.
+    """
 
     def work() -> tuple[str, int | None, tuple[str, ...]]:
         adapter = adapter_of(cluster)
@@ -225,15 +227,19 @@ def test_the_adapter_drives_the_cluster(cluster: RealCluster) -> None:
             members = tuple(Member(worker.name, 8, f"alc_{worker.name}") for worker in cluster.plan.workers)
             adapter.apply_cluster(ClusterSpec("clu_lab", "tnt_1", "prj_1", "tn_one", members))
             adapter.submit(JobSpec("job_1", "clu_lab", "tnt_1", "tn_one", GANG, 2, 8, 1, 600, gpu_model="H100-SXM5-80GB"))
-            ended = "scontrol -o show job | grep JobName=job_1 | grep -q JobState=COMPLETED"
-            cluster.wait(ended)
+            cluster.wait("scontrol -o show job | grep JobName=job_1 | grep -q JobState=COMPLETED")
             view = adapter.find_job("clu_lab", "job_1")
             adapter.delete_cluster("clu_lab")
             return view.phase, view.exit_code, view.nodes
         finally:
             adapter.close()
 
-    assert in_network(cluster.head, work) == ("succeeded", 0, ("n1", "n2"))
+    return in_network(cluster.head, work)
+
+
+def test_the_adapter_drives_the_cluster(cluster: RealCluster) -> None:
+    """Jobs run through the same adapter as on a shared Slurm: a gang of both workers, to its end."""
+    assert drive(cluster) == ("succeeded", 0, ("n1", "n2"))
 
 
 def test_slurmrestd_knows_only_this_clusters_key(cluster: RealCluster) -> None:
@@ -289,6 +295,20 @@ def test_a_worker_that_reboots_comes_back_by_itself(cluster: RealCluster) -> Non
     assert sorted(cluster.run_gang(2)) == ["n1", "n2"]
 
 
+def test_a_lost_gpu_takes_its_node_out_before_a_job_starts_there(cluster: RealCluster) -> None:
+    """The prolog looks for each device file the job was given: the node drains, the job waits instead of failing."""
+    worker = cluster.hosts["n2"]
+    worker.run("sh", "-c", "umount /dev/nvidia3; rm /dev/nvidia3")
+    submit = ["sbatch", "--parsable", "-D", "/tmp", "-o", "/dev/null", "-w", "n2", "--gres=gpu:h100:8"]
+    job = cluster.head.run(*AS_USER, *submit, data=GANG.encode())
+    cluster.wait("sinfo -h -n n2 -o %E | grep -qi prolog")
+    cluster.wait(f'[ "$(squeue -h -j {job} -o %T)" = PENDING ]')
+    cluster.head.run("scancel", job)
+    worker.run("sh", "-c", "touch /dev/nvidia3; mount --bind /dev/null /dev/nvidia3")
+    cluster.head.run("scontrol", "update", "nodename=n2", "state=resume")
+    cluster.wait_idle(2)
+
+
 @pytest.mark.slow
 @SLOW
 def test_accounting_counts_the_jobs_of_known_users() -> None:
@@ -306,7 +326,7 @@ def test_accounting_counts_the_jobs_of_known_users() -> None:
 def test_another_release_takes_its_own_words(other_root: str) -> None:
     """24.11 runs a gang, grows and shrinks by reconfigure alone, without a restart."""
     with running(slurm_plans.lab("24.11", workers=2), other_root) as newer:
-        assert sorted(newer.run_gang(2)) == ["n1", "n2"]
+        assert drive(newer) == ("succeeded", 0, ("n1", "n2"))
         bigger = grown(newer.plan, [slurm_plans.lab_worker(3)])
         newer.plan = bigger
         newer.boot("n3")

@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 
 from controlplane.providers.adapters.slurm.hostlist import expand
 from controlplane.rendering.slurm.changes import grown, shrunk
+from controlplane.rendering.slurm.checking import check_plan
 from controlplane.rendering.slurm.conf import line
 from controlplane.rendering.slurm.files import Bundle
 from controlplane.rendering.slurm.hostlist import compress
@@ -182,6 +183,16 @@ def test_no_text_becomes_a_line_or_a_key(place: str, text: str) -> None:
     assert skeleton(bundle) == skeleton(wanted)
 
 
+@pytest.mark.parametrize("place", PLACES)
+def test_words_that_mean_more_elsewhere_are_refused(place: str) -> None:
+    """Hostlists, lists, Slurm's patterns, comments, other lines, shell: nothing of them is a word of a plan."""
+    for text in ("n[1-2]", "a,b", "a b", "a\nb", "a\n", "a#b", "a;b", "$(a)", "a'b", "%n", "-a", "", "a/../b", "/a/../b", "é"):
+        if text == "" and place in {"worker hostname", "cores", "block", "leaf", "rack", "nvlink_domain"}:
+            continue
+        with pytest.raises(BadPlan):
+            check_plan(PLACES[place](text)(leaf_spine()))
+
+
 _PATHS = frozenset({"device prefix", "plug-in", "scratch", *leaf_spine().layout.__slots__})
 
 
@@ -232,6 +243,7 @@ def test_keys_are_kept_as_text_and_never_shown(munge: bytes, jwt: bytes) -> None
     assert read_keys(keys.secrets()) == keys
     shown = repr(keys) + repr(head_bundle(nvl_rack(), keys))
     assert all(secret not in shown for secret in keys.secrets().values())
+    assert repr(munge) not in shown
     assert repr(jwt) not in shown
 
 
