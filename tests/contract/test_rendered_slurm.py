@@ -103,7 +103,7 @@ class RealCluster:
         """
         So many workers are idle, and none is anything else.
         """
-        self.wait(f'[ "$(sinfo -h -N -o %T | sort | uniq -c | xargs)" = "{count} idle" ]')
+        self.wait(f'[ "$(sinfo -h -N -o "%N %T" | sort -u | cut -d " " -f 2 | uniq -c | xargs)" = "{count} idle" ]')
 
     def run_gang(self, nodes: int) -> dict[str, str]:
         """
@@ -205,6 +205,7 @@ def test_the_fabric_and_the_sizes_are_the_plans(cluster: RealCluster) -> None:
     switches = cluster.head.run("scontrol", "-o", "show", "topology")
     assert "SwitchName=block.b1" in switches
     assert "Nodes=n[1-2]" in switches
+    assert " Nodes=n[1-2] " in cluster.head.run("scontrol", "-o", "show", "partition", "gpus")
 
 
 def test_start_scripts_change_nothing_when_run_again(cluster: RealCluster) -> None:
@@ -271,7 +272,7 @@ def test_growing_and_shrinking_leave_a_running_job_alone(cluster: RealCluster) -
         assert sorted(cluster.run_gang(3)) == ["n1", "n2", "n3"]
         cluster.head.run("scontrol", "update", "nodename=n3", "state=drain", "reason=leaves")
         cluster.renew_head(shrunk(bigger, ["n3"]))
-        cluster.wait('[ "$(sinfo -h -N -o %N | sort | xargs)" = "n1 n2" ]')
+        cluster.wait('[ "$(sinfo -h -N -o %N | sort -u | xargs)" = "n1 n2" ]')
     assert cluster.plan.workers == before.workers
 
 

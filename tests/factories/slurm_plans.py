@@ -131,6 +131,7 @@ def lab(release: ReleaseName, *, workers: int) -> SlurmPlan:
         heads=(Host("head", "10.77.150.1"),),
         workers=tuple(lab_worker(number) for number in range(1, workers + 1)),
         shapes=(shape,),
+        partitions=(Partition("main", default=True), Partition("gpus", (shape.name,))),
         users=(User("tn_one", 20_001),),
         confinement="none",
         made_up_sizes=True,

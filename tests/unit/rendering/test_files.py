@@ -14,7 +14,7 @@ import pytest
 
 from controlplane.rendering.slurm.files import Bundle, Script
 from controlplane.rendering.slurm.layout import Layout
-from controlplane.rendering.slurm.plan import Position, SlurmPlan, Worker
+from controlplane.rendering.slurm.plan import Host, Partition, Position, SlurmPlan, Worker
 from controlplane.rendering.slurm.releases import RELEASES, ReleaseName
 from controlplane.rendering.slurm.roles import head_bundle, login_bundle, worker_bundle
 from tests.factories.slurm_plans import HGX, KEYS, PLAIN, hgx_worker, lab, leaf_spine, nvl_rack, with_accounting
@@ -265,3 +265,31 @@ def test_a_second_start_restarts_nothing(tmp_path: Path) -> None:
         assert done.returncode == 0, done.stderr
     assert "restart munge.service" in (tmp_path / "calls0").read_text()
     assert "restart" not in (tmp_path / "calls1").read_text()
+
+
+def test_a_second_head_takes_over_and_keeps_no_books() -> None:
+    """Both are named in order, workers ask both, each serves the API at its own address; the database stays on the first."""
+    second = Host("head-2", "10.77.150.2")
+    plan = replace(with_accounting(), heads=(*with_accounting().heads, second), shared_state=True)
+    hosts = [each for each in head(plan, "slurm.conf") if each.startswith("SlurmctldHost=")]
+    assert hosts == ["SlurmctldHost=head(10.77.150.1)", "SlurmctldHost=head-2(10.77.150.2)"]
+    assert text(of(plan), "/etc/default/slurmd") == "SLURMD_OPTIONS='--conf-server 10.77.150.1:6817,10.77.150.2:6817'\n"
+    bundle = head_bundle(plan, KEYS, second.name)
+    assert "10.77.150.2:6820" in text(bundle, "/etc/systemd/system/slurmrestd.service.d/10-cluster.conf")
+    assert not any("slurmdbd" in file.path or "mysql" in file.path for file in bundle.files)
+    assert "mariadb" not in bundle.scripts[0].content.partition("STAMPS=")[2]
+
+
+def test_partitions_say_who_may_use_them_and_how() -> None:
+    """By shape through a NodeSet of its feature, for groups, for reservations alone; of two tiers the lower is requeued."""
+    closed = Partition("closed", (HGX.name,), default=True, groups=("tn_b", "tn_a"), only_reservations=True)
+    plan = replace(leaf_spine(), partitions=(closed, Partition("urgent", priority_tier=2)), listen_named=True)
+    lines = head(plan, "slurm.conf")
+    limits = "MaxTime=INFINITE DefaultTime=60"
+    use = "AllowGroups=tn_a,tn_b ReqResv=YES State=UP PreemptMode=REQUEUE"
+    assert lines[-3:] == [
+        "NodeSet=shape.hgx-h100-8 Feature=hgx-h100-8",
+        f"PartitionName=closed Nodes=shape.hgx-h100-8 Default=YES {limits} PriorityTier=1 OverSubscribe=NO {use}",
+        f"PartitionName=urgent Nodes=ALL Default=NO {limits} PriorityTier=2 OverSubscribe=NO State=UP PreemptMode=OFF",
+    ]
+    assert {"PreemptType=preempt/partition_prio", "CommunicationParameters=NoInAddrAny,NoCtldInAddrAny"} <= set(lines)
