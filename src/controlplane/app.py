@@ -41,12 +41,13 @@ from controlplane.quotas.routes import router as quotas
 from controlplane.settings import Settings
 from controlplane.web import openapi
 from controlplane.web.brand import Brands
-from controlplane.web.edge import EdgeMiddleware, Gate, Upload, trusted_networks
+from controlplane.web.edge import EdgeMiddleware, Gate, trusted_networks
 from controlplane.web.endpoint import Edge, refuse_malformed
 from controlplane.web.health import Probe, health_router
 from controlplane.web.limits import Limiter
 from controlplane.web.problems import plain_problem
 from controlplane.web.sharing import Exchange, store_client
+from controlplane.web.uploads import Upload
 
 log = logging.getLogger(__name__)
 ROUTERS = (clusters, jobs, tree, catalog, images, quotas, metering, nodes, boots, qualification, activity)

@@ -14,8 +14,6 @@ from tests.conftest import ROOT
 ROOMS = frozenset(
     {"activity", "jobs", "clusters", "nodes", "boots", "metering", "qualification", "images", "catalog", "identity", "quotas"}
 )
-    {"activity", "jobs", "clusters", "nodes", "boots", "metering", "qualification", "images", "catalog", "identity", "quotas"}
-)
 OPEN = frozenset({"service", "errors", "states"})
 
 

@@ -27,6 +27,7 @@ from controlplane.web.limits import Limiter, Ticket
 from controlplane.web.machine import Lane, lane_of
 from controlplane.web.payload import check_json
 from controlplane.web.problems import document, plain_problem, problem
+from controlplane.web.uploads import Upload
 
 log = logging.getLogger(__name__)
 requests = logging.getLogger("controlplane.requests")
@@ -71,20 +72,6 @@ class Hung(Exception):
 
 
 @dataclass(frozen=True, slots=True)
-class Upload:
-    """
-    A place whose bodies are not read here: the endpoint takes the bytes as they come, once it knows who sends them.
-    """
-
-    method: str
-    """HTTP method."""
-    path: re.Pattern[str]
-    """Fits the whole path."""
-    max_body_bytes: int
-    """Largest body."""
-
-
-@dataclass(frozen=True, slots=True)
 class Gate:
     """
     What the edge was told.
@@ -99,7 +86,7 @@ class Gate:
     max_body_bytes: int
     """Largest body that is read here."""
     lanes: tuple[Lane, ...] = ()
-    """Paths of machines, which bring no key and do not share the budgets of those who do."""
+    """Paths of machines, which bring no key and have budgets of their own."""
     uploads: tuple[Upload, ...] = ()
     """Places whose bodies are read by their endpoints."""
 
@@ -107,7 +94,7 @@ class Gate:
         """
         The place where the endpoint reads the body itself; None where it is read here.
         """
-        return next((one for one in self.uploads if one.method == method and one.path.fullmatch(path)), None)
+        return next((at for at in self.uploads if at.method == method and at.path.fullmatch(path)), None)
 
 
 @dataclass(slots=True)
