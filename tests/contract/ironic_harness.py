@@ -8,7 +8,7 @@ import secrets
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager
-from functools import partial
+from functools import cache, partial
 from itertools import count
 from pathlib import Path
 
@@ -22,7 +22,7 @@ POLL_S = 0.1
 
 class IronicHarness(Harness):
     """
-    The process's Ironic with one free node.
+    The process's Ironic with one free node, at least.
     """
 
     patience_s = 30.0
@@ -33,15 +33,18 @@ class IronicHarness(Harness):
         self.adapter = kit.adapter()
         self._run = secrets.token_hex(3)
         self._numbers = count(1)
-        self._made: list[str] = []
-        self._free = self._make()
+        self._given: list[str] = []
+        self._spares = _spares()
+        if not self._spares:
+            self._spares.append(self._make())
 
     def free_refs(self, count: int) -> tuple[str, ...]:
         """
         The node that is there from the beginning, and new ones.
         """
-        given, self._free = [self._free or self._make(), *(self._make() for _ in range(count - 1))], ""
-        return tuple(given)
+        given = tuple(self._spares.pop() if self._spares else self._make() for _ in range(count))
+        self._given += given
+        return given
 
     def user_of(self, tenant_id: str) -> str:
         """
@@ -104,7 +107,6 @@ class IronicHarness(Harness):
 
     def _make(self) -> str:
         name = self.new_id("node")
-        self._made.append(name)
         self.kit.make(name)
         return name
 
@@ -113,8 +115,16 @@ class IronicHarness(Harness):
         Nothing of the test is left at the Ironic.
         """
         self.adapter.close()
-        for name in self._made:
+        for name in self._given:
             self.kit.drop(name)
+
+
+@cache
+def _spares() -> list[str]:
+    """
+    A free node that no test has had yet: a test that is skipped leaves it to the next.
+    """
+    return []
 
 
 @contextmanager
