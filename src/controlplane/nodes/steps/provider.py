@@ -29,7 +29,9 @@ def _ask(provider: ProviderRef, tools: Toolbox) -> ProviderCheck:
     said = asdict(tools.clusters(provider).capabilities())
     capabilities = {name: list(value) if isinstance(value, tuple) else value for name, value in said.items()}
     try:
-        made = tools.clusters(provider).list_clusters().cluster_ids
+        made = _list_clusters(provider, tools)
+        if not hasattr(tools.adapter(provider), "list_machines"):
+            return ProviderCheck(capabilities)
         listing = tools.machines(provider).list_machines()
     except Unsupported:
         return ProviderCheck(capabilities)
@@ -37,3 +39,13 @@ def _ask(provider: ProviderRef, tools: Toolbox) -> ProviderCheck:
         return ProviderCheck(capabilities, problem=f"{error.code}: {error.detail}"[:1000])
     refs = tuple(one.ref for one in listing.machines)
     return ProviderCheck(capabilities, refs=refs, complete=listing.complete, cluster_ids=made)
+
+
+def _list_clusters(provider: ProviderRef, tools: Toolbox) -> tuple[str, ...]:
+    """
+    The clusters with our marks; none where the provider makes no clusters.
+    """
+    try:
+        return tools.clusters(provider).list_clusters().cluster_ids
+    except Unsupported:
+        return ()
