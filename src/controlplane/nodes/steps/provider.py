@@ -45,6 +45,8 @@ def _list_clusters(provider: ProviderRef, tools: Toolbox) -> tuple[str, ...]:
     """
     The clusters with our marks; none where the provider makes no clusters.
     """
+    if not hasattr(tools.adapter(provider), "list_clusters"):
+        return ()
     try:
         return tools.clusters(provider).list_clusters().cluster_ids
     except Unsupported:

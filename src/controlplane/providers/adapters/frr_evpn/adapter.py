@@ -15,7 +15,8 @@ from controlplane.providers.adapters.frr_evpn.client import Script, SecretFile
 from controlplane.providers.adapters.frr_evpn.config import FabricConfig, SshReach, SwitchConfig
 from controlplane.providers.adapters.frr_evpn.rendering import Names, attach_words, detach_words, observe_words
 from controlplane.providers.adapters.frr_evpn.switch import SwitchState, port_view, read_state
-from controlplane.providers.errors import NotFound, Permanent, ProviderError, Refused
+from controlplane.providers.clusters import Capabilities
+from controlplane.providers.errors import NotFound, Permanent, ProviderError, Refused, Unknown
 from controlplane.providers.fabrics import FabricView, NetworkSpec, PortRef, PortView
 from controlplane.providers.registry import AdapterInput
 
@@ -72,6 +73,17 @@ class FrrEvpnAdapter:
             script.close()
         for key in self._keys.values():
             key.close()
+
+    def capabilities(self) -> Capabilities:
+        """
+        What the fabric is: it makes no product. Raises Unknown when no switch answers.
+        """
+        silent = self.observe_fabric().silent
+        count = len(self._config.switches)
+        if len(silent) == count:
+            raise Unknown("no switch of the fabric answers")
+        notes = tuple(f"{name} does not answer" for name in silent)
+        return Capabilities(version=f"frr-evpn, {count} switches", products=(), walls=("vxlan",), notes=notes)
 
     def observe_fabric(self) -> FabricView:
         """
