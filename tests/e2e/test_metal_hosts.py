@@ -17,7 +17,7 @@ import pytest
 from controlplane import seeding
 from controlplane.local.addresses import free_port
 from tests.conftest import Database
-from tests.factories.serving import serving, settings_for
+from tests.factories.serving import Served, serving, settings_for
 from tests.hosts_kit import Lab
 from workers.engine import Engine
 
@@ -35,10 +35,12 @@ class Metal:
     The API, a worker and a rack of hosts.
     """
 
-    def __init__(self, operator: httpx.Client, tenants: tuple[httpx.Client, ...], projects: tuple[str, ...], lab: Lab) -> None:
+    def __init__(self, served: Served, keys: seeding.DemoKeys, lab: Lab, operator: httpx.Client, tenant: httpx.Client) -> None:
+        self.served = served
         self.operator = operator
-        self.tenants = tenants
-        self.projects = projects
+        self.tenant = tenant
+        self.project = keys.project_id
+        self.reseller_key = keys.reseller_key
         self.lab = lab
 
     def until(self, path: str, *states: str, client: httpx.Client | None = None, within_s: float = 240.0) -> dict[str, Any]:
@@ -78,8 +80,8 @@ def metal(database: Database, tmp_path: Path, lab: Lab) -> Iterator[Metal]:
         engine.start()
         stack.callback(engine.stop)
         operator = stack.enter_context(served.client(keys.operator_key))
-        first = stack.enter_context(served.client(keys.tenant_key))
-        yield Metal(operator, (first,), (keys.project_id,), lab)
+        tenant = stack.enter_context(served.client(keys.tenant_key))
+        yield Metal(served, keys, lab, operator, tenant)
 
 
 def enroll(metal: Metal, count: int) -> list[str]:
@@ -116,11 +118,11 @@ def enroll(metal: Metal, count: int) -> list[str]:
     return enrolled
 
 
-def key_pair(folder: Path) -> tuple[Path, str]:
+def key_pair(folder: Path, name: str) -> tuple[Path, str]:
     """
     A tenant's own key.
     """
-    path = folder / "id"
+    path = folder / name
     subprocess.run(["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-C", "ada", "-f", str(path)], check=True)
     return path, path.with_suffix(".pub").read_text().strip()
 
@@ -146,29 +148,41 @@ def log_in(address: str, key: Path, command: str) -> str:
     return ran.stdout.strip()
 
 
+def another_tenant(metal: Metal, seller: httpx.Client) -> tuple[httpx.Client, str]:
+    """
+    A second tenant of the same reseller: its client and its project.
+    """
+    ordered = {"name": "umbra", "limits": {"gpus": 64}, "owner": {"name": "Uma", "email": "uma@umbra.example"}}
+    made = done(seller.post("/v1/reseller/tenants", json=ordered))
+    client = metal.served.client(made["owner"]["key"]["key"])
+    return client, done(client.post("/v1/projects", json={"name": "vision"}))["id"]
+
+
+def order(client: httpx.Client, project: str, public: str, count: int, user_data: str | None = None) -> str:
+    """
+    The path of a bare-metal cluster that was just ordered.
+    """
+    sets = [{"name": "workers", "instance_type": "hgx-h100-8", "count": count}]
+    login = {"ssh_keys": [public], "user_data": user_data}
+    spec = {"kind": "baremetal", "site": "lab", "node_sets": sets, "wait": True, "login": login}
+    made = done(client.post(f"/v1/projects/{project}/clusters", json={"name": "bare", "spec": spec}))
+    assert "canary" not in str(made)
+    return f"/v1/projects/{project}/clusters/{made['id']}"
+
+
 def test_hosts_are_sold_as_bare_metal_wiped_and_sold_again(metal: Metal, tmp_path: Path) -> None:
-    """Power-on to tenant and back, on machines that really boot, with nobody's hands."""
+    """
+    Power-on to tenant and back, on machines that really boot, with nobody's hands: each boots for its checks, for its wipe and for its
+    tenant, who logs in with a key of its own; the next tenant finds nothing of it and is not let in by its key.
+    """
     nodes = enroll(metal, 2)
     for node_id in nodes:
         metal.until(f"/v1/admin/nodes/{node_id}", "available", "quarantined")
-    key, public = key_pair(tmp_path)
-    tenant, project = metal.tenants[0], metal.projects[0]
-    order = {
-        "name": "bare",
-        "spec": {
-            "kind": "baremetal",
-            "site": "lab",
-            "node_sets": [{"name": "workers", "instance_type": "hgx-h100-8", "count": 2}],
-            "wait": True,
-            "login": {"ssh_keys": [public], "user_data": USER_DATA},
-        },
-    }
-    cluster = done(tenant.post(f"/v1/projects/{project}/clusters", json=order))
-    assert "canary" not in str(cluster)
-    path = f"/v1/projects/{project}/clusters/{cluster['id']}"
+    key, public = key_pair(tmp_path, "first")
+    tenant, project = metal.tenant, metal.project
+    path = order(tenant, project, public, 2, USER_DATA)
     metal.until(path, "running", client=tenant)
-    instances = done(tenant.get(f"{path}/instances"))["items"]
-    for one in instances:
+    for one in done(tenant.get(f"{path}/instances"))["items"]:
         assert log_in(one["address"], key, "hostname") == one["id"].replace("_", "-")
         assert log_in(one["address"], key, "cat /var/lib/tenant/canary") == CANARY
     done(tenant.delete(path, headers={"If-Match": "*"}))
@@ -177,3 +191,15 @@ def test_hosts_are_sold_as_bare_metal_wiped_and_sold_again(metal: Metal, tmp_pat
         metal.until(f"/v1/admin/nodes/{node_id}", "available", "quarantined")
         wipes = done(metal.operator.get(f"/v1/admin/nodes/{node_id}/wipes"))["items"]
         assert [one["verified"] for one in wipes] == [True, True]
+    with metal.served.client(metal.reseller_key) as seller:
+        other, theirs = another_tenant(metal, seller)
+    with other:
+        new_key, new_public = key_pair(tmp_path, "second")
+        path = order(other, theirs, new_public, 1)
+        metal.until(path, "running", client=other)
+        (instance,) = done(other.get(f"{path}/instances"))["items"]
+        assert log_in(instance["address"], new_key, "sudo find / -xdev -name canary") == ""
+        with pytest.raises(AssertionError, match="Permission denied"):
+            log_in(instance["address"], key, "true")
+        done(other.delete(path, headers={"If-Match": "*"}))
+        metal.until(path, "deleted", client=other)

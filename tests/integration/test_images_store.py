@@ -79,7 +79,9 @@ def test_removing_is_final_and_may_be_repeated(store: LocalImageStore) -> None:
     assert list(store.image_ids()) == []
 
 
-@pytest.mark.parametrize("name", ["", "..", "../img", "img_", "/etc/passwd", "img_" + "0" * 25 + "/", new_id("ten"), "img_\0"])
+@pytest.mark.parametrize(
+    "name", ["", "..", "../img", "img_", "/etc/passwd", "img_" + "0" * 25 + "/", "ten_01k5x7p3r8w2v6t9q4n0m1c2d3", "img_\0"]
+)
 def test_no_other_name_becomes_a_path(store: LocalImageStore, name: str) -> None:
     """Only ids of images name contents: anything else is a fault of ours, found before a file is touched."""
     for use in (lambda: store.hold(name, create=True), lambda: store.size_bytes(name), lambda: store.remove(name)):
