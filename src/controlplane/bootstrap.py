@@ -33,6 +33,7 @@ from controlplane.nodes import driving as node_driving
 from controlplane.nodes.models import NodeRow
 from controlplane.nodes.states import NODE_STATES
 from controlplane.nodes.steps import STEPS as NODE_STEPS
+from controlplane.providers.errors import Permanent
 from controlplane.providers.toolbox import Toolbox
 from controlplane.seeding import DemoKeys, Region, sow
 from controlplane.settings import Settings
@@ -172,6 +173,15 @@ def boot_links(settings: Settings) -> BootLinks:
     return BootLinks.from_master(settings.machine_url, settings.master_key.get_secret_value(), settings.deployment)
 
 
+def seed_url(settings: Settings, boot_id: str) -> str:
+    """
+    Where a machine's controller finds the seed of the boot. Raises Permanent where machines have no way to the API.
+    """
+    if not settings.machine_url:
+        raise Permanent("machines have no way to the API: set CONTROLPLANE_MACHINE_URL", code="machine_url_missing")
+    return f"{boot_links(settings).url(boot_id)}seed.iso"
+
+
 def open_password(sealer: Sealer, node_id: str, sealed: bytes | None) -> str:
     """
     The password of the node's controller; empty when it has none of its own.
@@ -188,7 +198,7 @@ def toolbox(settings: Settings, sealer: Sealer) -> Toolbox:
         now=utc_now,
         open_secrets=lambda provider_id, sealed: open_secrets(sealer, provider_id, sealed),
         open_password=lambda node_id, sealed: open_password(sealer, node_id, sealed),
-        seed_url=lambda boot_id: f"{boot_links(settings).url(boot_id)}seed.iso",
+        seed_url=lambda boot_id: seed_url(settings, boot_id),
     )
 
 

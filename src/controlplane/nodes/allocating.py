@@ -12,6 +12,7 @@ from sqlalchemy.dialects.postgresql import Range
 from sqlalchemy.dialects.postgresql import insert as upsert
 from sqlalchemy.orm import Session
 
+from controlplane.boots import service as boots
 from controlplane.catalog import service as catalog
 from controlplane.kit.clock import CpClock
 from controlplane.kit.events import Event, Move, record
@@ -136,12 +137,13 @@ def _take_down(session: Session, node_ids: Sequence[str], reason: str) -> None:
             """
             UPDATE nodes SET state = 'releasing', step = '', state_since = cp_clock(), due_at = cp_clock(), reason = :reason,
               deadline_at = cp_clock() + make_interval(secs => :stay), version = version + 1, updated_at = cp_clock()
-            WHERE id IN (SELECT id FROM nodes WHERE id IN :ids AND state = 'active' ORDER BY id FOR UPDATE) RETURNING id
+            WHERE id IN (SELECT id FROM nodes WHERE id IN :ids AND state = 'active' ORDER BY id FOR UPDATE) RETURNING id, boot_id
             """
         ).bindparams(bindparam("ids", expanding=True)),
         {"ids": list(node_ids) or [""], "stay": stay, "reason": "Given back."},
-    ).scalars()
-    gone = list(moved)
+    ).all()
+    gone = [row.id for row in moved]
+    boots.end(session, [row.boot_id for row in moved if row.boot_id is not None])  # what it booted with opens nothing any more
     record(
         session,
         [

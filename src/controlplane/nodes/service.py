@@ -9,6 +9,7 @@ from datetime import datetime
 from sqlalchemy import and_, func, or_, select, tuple_, update
 from sqlalchemy.orm import Session
 
+from controlplane.boots import service as boots
 from controlplane.kit.clock import CpClock
 from controlplane.kit.errors import NotFound
 from controlplane.kit.events import Event, HistoryRow, Move, record
@@ -342,6 +343,8 @@ def act(session: Session, node_id: str, verb: str, *, reason: str, by: str, chec
         [Event(f"node.{target.name}", "node", node_id, data={"state": target.name, "before": before, "reason": reason})],
         [Move("node", node_id, before, target.name, reason)],
     )
+    if row.boot_id is not None:
+        boots.end(session, [row.boot_id])
     if verb == "requalify":
         begin_anew(session, [node_id])
     if verb == "retire":
