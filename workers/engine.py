@@ -13,13 +13,14 @@ from functools import partial
 from controlplane import bootstrap
 from controlplane.settings import Settings
 from workers.pump import Pump
-from workers.sweeps import check_providers, expire_records, mend, reap, tell_repairs
+from workers.sweeps import check_providers, expire_records, mend, reap, tell_repairs, watch_controllers
 from workers.webhooks import RepairHook
 
 log = logging.getLogger(__name__)
 CHECK_EVERY_S = 5.0
 REAP_EVERY_S = 60.0
 STOP_GRACE_S = 30.0
+WATCHERS = 16
 
 
 class Engine:
@@ -40,6 +41,7 @@ class Engine:
         self._stopping = threading.Event()
         self._threads = [threading.Thread(target=pump.run, name=f"pump-{name}", daemon=True) for name, pump in self.pumps.items()]
         self._threads.append(threading.Thread(target=self._sweep, name="sweep", daemon=True))
+        self._threads.append(threading.Thread(target=self._watch, name="watch", daemon=True))
 
     def start(self) -> None:
         """
@@ -90,3 +92,17 @@ class Engine:
             except Exception:
                 log.exception("a sweep failed")
             self._stopping.wait(CHECK_EVERY_S)
+
+    def _watch(self) -> None:
+        """
+        Controllers are looked at by threads of their own: those that hang keep neither steps nor other sweeps waiting.
+        """
+        with ThreadPoolExecutor(WATCHERS, thread_name_prefix="look") as pool:
+            while not self._stopping.is_set():
+                asked = 0
+                try:
+                    asked = watch_controllers(self._runtime.engine, self._tools, pool)
+                except Exception:
+                    log.exception("looking at controllers failed")
+                if not asked:
+                    self._stopping.wait(CHECK_EVERY_S)

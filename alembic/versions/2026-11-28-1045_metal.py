@@ -51,6 +51,7 @@ def upgrade() -> None:
     op.add_column("nodes", sa.Column("sealed", sa.LargeBinary(), nullable=True))
     op.add_column("nodes", sa.Column("address", sa.Text(), nullable=True))
     op.add_column("nodes", sa.Column("boot_id", sa.Text(), nullable=True))
+    op.add_column("nodes", sa.Column("looked_at", sa.DateTime(timezone=True), nullable=True))
     op.add_column("allocations", sa.Column("blueprint_id", sa.Text(), nullable=True))
     op.add_column("clusters", sa.Column("blueprint_id", sa.Text(), nullable=True))
     op.execute("SELECT set_config('cp.scope', 'all', true)")
@@ -66,7 +67,7 @@ def upgrade() -> None:
 def downgrade() -> None:
     op.drop_column("clusters", "blueprint_id")
     op.drop_column("allocations", "blueprint_id")
-    for column in ("boot_id", "address", "sealed", "access"):
+    for column in ("looked_at", "boot_id", "address", "sealed", "access"):
         op.drop_column("nodes", column)
     op.drop_table("node_ports")
     op.drop_table("networks")

@@ -11,6 +11,7 @@ from typing import Any
 from controlplane.kit.outcome import Outcome, Wait
 from controlplane.nodes.states import Access, Boot, Expected, NodeSnapshot, ProviderRef, Tenancy, Wire
 from controlplane.nodes.steps import STEPS
+from controlplane.providers.errors import Unknown
 from controlplane.providers.fabrics import NetworkSpec, PortRef, PortView
 from controlplane.providers.hardware import (
     BootSource,
@@ -57,6 +58,10 @@ class Bench:
     stuck_on: bool = False
     forgetful: int = 0
     """How many attaches the switch forgets."""
+    facts: tuple[Fact, ...] = ()
+    """What the controller says of its parts."""
+    mute: bool = False
+    """Whether it says nothing of them."""
     unsafe: list[str] = field(default_factory=list)
     """What was asked in an order that would let one tenant meet another's data."""
 
@@ -92,7 +97,9 @@ class Bench:
 
     def read_health(self, controller: Controller) -> tuple[Fact, ...]:
         del controller
-        return ()
+        if self.mute:
+            raise Unknown("no answer")
+        return self.facts
 
     def read_log(self, controller: Controller, *, after: str = "") -> Logs:
         del controller, after

@@ -5,6 +5,7 @@ Rows of bare machines through their whole life: boots begin and end with states,
 from __future__ import annotations
 
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -22,11 +23,12 @@ from controlplane.nodes import service as nodes
 from controlplane.nodes.registering import NewController, NewPort
 from controlplane.providers.errors import Permanent
 from controlplane.providers.fabrics import Fabrics
-from controlplane.providers.hardware import Hardware
+from controlplane.providers.hardware import Fact, Hardware
 from controlplane.providers.toolbox import Reachable, Toolbox
 from tests.conftest import Database
 from tests.factories.metal import Bench
 from tests.factories.world import MASTER_KEY, World, make_world
+from workers.sweeps import watch_controllers
 
 KEY = "ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAAIOMqqnkVzrm0SdG6UOoqKLsabgH5C9okWi0dh2l9GKJl ada"
 WIPED = tuple({"name": name, "result": "passed", "detail": ""} for name in ("disk:nvme0n1", "disk:nvme1n1", "disks_counted"))
@@ -270,6 +272,30 @@ def test_a_silent_machine_costs_the_others_nothing(world: World, rack: Rack) -> 
         ("The machine was started twice and never called.",)
     ]
     assert rack.tools.benches[rack.ids[2]].acts.count("on") == 2
+
+
+def test_a_controllers_word_is_a_report(world: World, rack: Rack) -> None:
+    """A critical GPU makes its node sick and well again by the same source; silence and unknown change nothing; others are not asked."""
+    rack.settle()
+    bench = rack.tools.benches[rack.ids[0]]
+
+    def looked(*facts: Fact, after_s: float = 61.0) -> tuple[str, int]:
+        bench.facts = facts
+        world.clock.advance(after_s)
+        with ThreadPoolExecutor(4) as pool:
+            asked = watch_controllers(world.engine, rack.tools, pool)
+        (row,) = world.rows("SELECT health FROM nodes WHERE id = :id", id=rack.ids[0])
+        return row.health, asked
+
+    assert looked(Fact("gpu_health:GPU3", "ok"), Fact("fan:1", "ok")) == ("ok", 3)
+    assert world.rows("SELECT count(*) FROM health_reports") == [(0,)]
+    assert looked(Fact("gpu_health:GPU3", "critical", "thermal"), after_s=1) == ("ok", 0)
+    assert looked(Fact("gpu_health:GPU3", "critical", "thermal")) == ("quarantine", 3)
+    assert looked(Fact("gpu_health:GPU3", "unknown")) == ("quarantine", 3)
+    bench.mute = True
+    assert looked() == ("quarantine", 3)
+    bench.mute = False
+    assert looked(Fact("gpu_health:GPU3", "ok"), Fact("fan:1", "warning", "slow")) == ("info", 3)
 
 
 def test_machines_without_a_way_to_us_say_what_is_missing(world: World) -> None:

@@ -9,6 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from controlplane.health.classes import CLASSES, worst
+from controlplane.health.controllers import class_of
 from controlplane.health.xid import TABLE, find_xid, read_log
 
 LOG = """
@@ -39,6 +40,24 @@ def test_every_number_stands_once() -> None:
 def test_a_kernel_log_is_read() -> None:
     """Each GPU's error once; other lines, those of switches among them, are passed over."""
     assert [(device, one.code) for device, one in read_log(LOG)] == [("PCI:0000:3b:00", 79), ("PCI:0000:86:00", 31)]
+
+
+@pytest.mark.parametrize(
+    ("name", "health", "found"),
+    [
+        ("gpu_health:GPU_SXM_3", "critical", "quarantine"),
+        ("gpu_memory_ecc:GPU_SXM_3", "critical", "drain"),
+        ("nvlink:GPU_SXM_3", "critical", "drain"),
+        ("fan:12", "critical", "block_allocation"),
+        ("a part nobody knows", "critical", "block_allocation"),
+        ("gpu_health:GPU_SXM_3", "warning", "info"),
+        ("gpu_health:GPU_SXM_3", "ok", "ok"),
+        ("gpu_health:GPU_SXM_3", "unknown", None),
+    ],
+)
+def test_a_controllers_facts_have_a_class_by_the_part(name: str, health: str, found: str | None) -> None:
+    """What is critical follows by the part; what is unknown says nothing."""
+    assert class_of(name, health) == found
 
 
 @given(st.lists(st.sampled_from(CLASSES)), st.sampled_from(CLASSES))

@@ -103,6 +103,8 @@ class NodeRow(Moving, Base):
     """The machine's own address, as the operator or its tenant reaches it; none when unknown."""
     boot_id: Mapped[str | None]
     """The boot that was begun last, where we drive the machine ourselves."""
+    looked_at: Mapped[datetime | None]
+    """When its controller was last asked how the machine is."""
     health: Mapped[str] = mapped_column(server_default="ok")
     """Worst class of its open reports: ok, info, block_allocation, drain, quarantine."""
     health_since: Mapped[datetime] = mapped_column(server_default=CpClock())

@@ -129,6 +129,32 @@ class Wire:
 
 
 @dataclass(frozen=True, slots=True)
+class Watched:
+    """
+    A machine whose controller is to be looked at.
+    """
+
+    id: str
+    """`nod_…`."""
+    provider: ProviderRef
+    """The kind of controller."""
+    access: Access
+    """How it is reached."""
+
+
+@dataclass(frozen=True, slots=True)
+class Look:
+    """
+    What a controller said of its machine.
+    """
+
+    node_id: str
+    """Which machine."""
+    said: tuple[tuple[str, str, str], ...]
+    """(check, class, words) of everything it knows."""
+
+
+@dataclass(frozen=True, slots=True)
 class Boot:
     """
     The boot that is under way on a bare machine, as its own reports tell.
