@@ -12,7 +12,7 @@ from typing import Any
 
 from sqlalchemy import text
 
-from controlplane.clusters import scaling
+from controlplane.clusters import replacing, scaling
 from controlplane.clusters import service as clusters
 from controlplane.jobs import service as jobs
 from controlplane.kit import crashpoints
@@ -24,7 +24,7 @@ from controlplane.providers.adapters.simulated.faults import PRESETS
 from controlplane.providers.errors import ProviderError
 from controlplane.providers.toolbox import Toolbox
 from tests.factories.world import World
-from workers.sweeps import check_providers, reap
+from workers.sweeps import check_providers, mend, reap
 
 FAULTS = tuple(PRESETS)
 """Whatever the simulator can play."""
@@ -180,6 +180,7 @@ class Schedule:
             self.played[fault] += self.control.played(rule)
         self.control.heal()
         self.world.tools = self.world.toolbox()  # its circuits would stay open for seconds of real time
+        self._cure()
         self.world.clock.advance(QUIET_S)
         if self.random.random() < self.size.live_on_chance:
             self.world.go_on(60)
@@ -222,8 +223,51 @@ class Schedule:
 
     def _moves(self) -> list[Callable[[], None]]:
         people = [self._order] * 2 + [self._grow_or_shrink, self._remove, self._submit, self._cancel_job, self._cancel_order]
+        people += [self._replace, self._report]
         trouble = [self._fault] * 2 if self.faults else []
-        return [*[self._work] * WORK_SHARE, *people, self._time, self._sweep, *trouble]
+        return [*[self._work] * WORK_SHARE, *people, self._time, self._sweep, self._mend, *trouble]
+
+    def _replace(self) -> None:
+        """
+        An owner wants another node in place of one of its own.
+        """
+        row = self._some("SELECT cluster_id, project_id, instance_id FROM allocations WHERE state = 'active' ORDER BY id")
+        if row is not None and self.random.random() < 0.5:
+            owner, given = self._owner(row.project_id), (row.project_id, row.cluster_id, row.instance_id)
+            self._ask(f"replace {row.instance_id}", lambda s: replacing.replace_instance(s, owner, *given, lambda _: None))
+
+    def _report(self) -> None:
+        """
+        Somebody says how a node is.
+        """
+        row = self._some("SELECT id FROM nodes ORDER BY id")
+        said = nodes.Report(row.id, "agent", "xid", self.random.choice(("ok", "block_allocation", "drain", "quarantine")))
+        self._ask(f"{row.id} is {said.health}", lambda s: nodes.report(s, [said]))
+
+    def _mend(self) -> None:
+        """
+        A worker begins to replace sick nodes, a minute after they fell ill or not yet.
+        """
+        self.world.clock.advance(self.random.choice((0.5, 61)))
+        worker = self.random.choice(self.workers)
+        self._armed = True
+        try:
+            mend(self.world.engine)
+        except Crash as crash:
+            self.log.append(f"worker {worker.number} died mending at {crash}")
+            worker.die()
+        finally:
+            self._armed = False
+
+    def _cure(self) -> None:
+        """
+        All nodes are well and nothing is frozen.
+        """
+        bad = self.world.rows("SELECT node_id, source, check_name FROM health_reports WHERE class <> 'ok'")
+        said = [nodes.Report(row.node_id, row.source, row.check_name, "ok") for row in bad]
+        self.world.do(lambda s: nodes.report(s, said))
+        for row in self.world.rows("SELECT id FROM automation_freezes WHERE lifted_at IS NULL"):
+            self.world.do(lambda s, one=row.id: nodes.lift_freeze(s, one, by="test"))
 
     def _sweep(self) -> None:
         """
