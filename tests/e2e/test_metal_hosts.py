@@ -7,7 +7,7 @@ from __future__ import annotations
 import subprocess
 import time
 from collections.abc import Iterator
-from contextlib import ExitStack
+from contextlib import ExitStack, closing
 from pathlib import Path
 from typing import Any
 
@@ -193,7 +193,7 @@ def test_hosts_are_sold_as_bare_metal_wiped_and_sold_again(metal: Metal, tmp_pat
         assert [one["verified"] for one in wipes] == [True, True]
     with metal.served.client(metal.reseller_key) as seller:
         other, theirs = another_tenant(metal, seller)
-    with other:
+    with closing(other):
         new_key, new_public = key_pair(tmp_path, "second")
         path = order(other, theirs, new_public, 1)
         metal.until(path, "running", client=other)
