@@ -224,11 +224,13 @@ def test_a_machine_that_breaks_on_a_tenants_data_is_replaced_and_wiped(world: Wo
     only_bare(world)
     rack.settle()
     order(world)
-    rack.broken = {rack.ids[0]}
+    while not (chosen := [row.node_id for row in world.rows("SELECT node_id FROM allocations ORDER BY id")]):
+        world.tick()
+    rack.broken = {chosen[0]}
     rack.settle()
     assert world.rows("SELECT state FROM clusters") == [("running",)]
     held = {row.node_id for row in world.rows("SELECT node_id FROM allocations WHERE state = 'active'")}
-    assert rack.ids[0] not in held
+    assert chosen[0] not in held
     assert world.rows("SELECT count(*) FROM node_holds WHERE lifted_at IS NULL") == [(1,)]
 
 

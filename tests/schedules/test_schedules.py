@@ -17,7 +17,7 @@ from tests.schedules.run import Tally, run_many
 from tests.schedules.schedule import BRIEF
 
 FIRST = int(os.environ.get("SCHEDULE_SEED", "1"))
-COUNT = int(os.environ.get("SCHEDULES", "1000"))
+COUNT = int(os.environ.get("SCHEDULES", "400"))
 BATCH = 50
 ENOUGH = 300
 RARELY = 8  # four to six of them, mostly faults of jobs, stay out of two hundred schedules

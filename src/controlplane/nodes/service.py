@@ -343,18 +343,25 @@ def act(session: Session, node_id: str, verb: str, *, reason: str, by: str, chec
         [Event(f"node.{target.name}", "node", node_id, data={"state": target.name, "before": before, "reason": reason})],
         [Move("node", node_id, before, target.name, reason)],
     )
-    if row.boot_id is not None:
-        boots.end(session, [row.boot_id])
-    if verb == "requalify":
-        begin_anew(session, [node_id])
-    if verb == "retire":
-        close_tickets(session, [node_id])
-    if target.name in FREE_AGAIN and row.allocation_id is not None:
-        end_allocations(session, {row.allocation_id: node_id})
+    _follow(session, row, verb, target.name)
     if not moving:
         _end_operation(session, node_id, target.name, reason)
     session.refresh(row)
     return _views(session, [row])[0], operation_id
+
+
+def _follow(session: Session, row: NodeRow, verb: str, state: str) -> None:
+    """
+    What stands beside the node has followed the operator's verb: its boot, reports, ticket and allocation.
+    """
+    if row.boot_id is not None:
+        boots.end(session, [row.boot_id])
+    if verb == "requalify":
+        begin_anew(session, [row.id])
+    if verb == "retire":
+        close_tickets(session, [row.id])
+    if state in FREE_AGAIN and row.allocation_id is not None:
+        end_allocations(session, {row.allocation_id: row.id})
 
 
 def _end_operation(session: Session, node_id: str, state: str, reason: str) -> None:
