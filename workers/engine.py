@@ -101,7 +101,7 @@ class Engine:
             while not self._stopping.is_set():
                 asked = 0
                 try:
-                    asked = watch_controllers(self._runtime.engine, self._tools, pool)
+                    asked = watch_controllers(self._runtime.engine, self._tools, pool, self._stopping)
                 except Exception:
                     log.exception("looking at controllers failed")
                 if not asked:

@@ -5,6 +5,7 @@ Sweeps that are not about driven rows: providers are asked how they are, and rec
 from __future__ import annotations
 
 import logging
+import threading
 from concurrent.futures import Executor
 
 from sqlalchemy import Engine, text
@@ -13,7 +14,7 @@ from controlplane.clusters import reaping, replacing
 from controlplane.kit.db import EVERYTHING, in_transaction
 from controlplane.nodes import checking, watching
 from controlplane.nodes import service as nodes
-from controlplane.nodes.states import ProviderRef
+from controlplane.nodes.states import Look, ProviderRef, Watched
 from controlplane.nodes.steps.metal.health import look
 from controlplane.nodes.steps.provider import check
 from controlplane.providers.errors import ProviderError
@@ -78,12 +79,17 @@ def mend(engine: Engine) -> int:
     return replaced + in_transaction(engine, EVERYTHING, nodes.put_sick_aside)
 
 
-def watch_controllers(engine: Engine, tools: Toolbox, pool: Executor) -> int:
+def watch_controllers(engine: Engine, tools: Toolbox, pool: Executor, stopping: threading.Event | None = None) -> int:
     """
-    Controllers that were not looked at lately have told how their machines are; how many were asked is returned.
+    Controllers that were not looked at lately have told how their machines are; how many were due is returned. Once it is stopping no
+    further one is asked, so that controllers that hang hold up no shutdown but by their own time.
     """
     due = in_transaction(engine, EVERYTHING, lambda session: watching.due_machines(session, CONTROLLERS))
-    looks = [one for one in pool.map(lambda node: look(node, tools), due) if one is not None]
+
+    def ask(node: Watched) -> Look | None:
+        return None if stopping is not None and stopping.is_set() else look(node, tools)
+
+    looks = [one for one in pool.map(ask, due) if one is not None]
     for some in (looks[place : place + BATCH] for place in range(0, len(looks), BATCH)):
         in_transaction(engine, EVERYTHING, lambda session, batch=some: watching.store(session, batch))  # type: ignore[misc]
     return len(due)

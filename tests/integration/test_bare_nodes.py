@@ -4,6 +4,7 @@ Rows of bare machines through their whole life: boots begin and end with states,
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
@@ -298,6 +299,21 @@ def test_a_controllers_word_is_a_report(world: World, rack: Rack) -> None:
     assert looked() == ("quarantine", 3)
     bench.mute = False
     assert looked(Fact("gpu_health:GPU3", "ok"), Fact("fan:1", "warning", "slow")) == ("info", 3)
+
+
+def test_a_worker_that_stops_asks_no_further_controller(world: World, rack: Rack) -> None:
+    """Once it is stopping, controllers that are due are left to the next worker's round."""
+    rack.settle()
+    rack.tools.benches[rack.ids[0]].facts = (Fact("gpu_health:GPU3", "critical"),)
+    world.clock.advance(61)
+    stopping = threading.Event()
+    stopping.set()
+    with ThreadPoolExecutor(4) as pool:
+        watch_controllers(world.engine, rack.tools, pool, stopping)
+        assert world.rows("SELECT DISTINCT health FROM nodes WHERE id = ANY(:ids)", ids=rack.ids) == [("ok",)]
+        world.clock.advance(61)
+        watch_controllers(world.engine, rack.tools, pool)
+    assert world.rows("SELECT health FROM nodes WHERE id = :id", id=rack.ids[0]) == [("quarantine",)]
 
 
 def test_machines_without_a_way_to_us_say_what_is_missing(world: World) -> None:
