@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import ctypes
 import fcntl
-import hashlib
 import os
 import selectors
 import shutil
@@ -30,6 +29,7 @@ from typing import Any, TypeVar
 
 from controlplane.providers.registry import AdapterInput, build_adapter
 from tests import kits
+from tests.fabric_tools import installed_tools
 
 Made = TypeVar("Made")
 PREFIX = "fxl"
@@ -38,8 +38,6 @@ LEAVES = ("l1", "l2")
 PORTS = ("p1", "p2")
 BMC_ADDRESS = "10.97.9.2"
 SERVICE_PORT = 7000
-PACKAGES = ("frr", "libyang2", "libc-ares2", "libpcre2-8-0", "libjson-c5", "libreadline8", "libcap2", "openssh-server", "libwrap0")
-PROGRAMS = ("ip", "bridge", "flock", "nsenter", "unshare", "mount")
 CLONE_NEWNET = 0x40000000
 PEOPLE = {
     "passwd": "frr:x:964:964::/nonexistent:/usr/sbin/nologin\nsshd:x:963:65534::/run/sshd:/usr/sbin/nologin\n",
@@ -351,7 +349,7 @@ def running_lab() -> Iterator[FabricLab]:
     """
     A lab in a slot of its own; gone at the end.
     """
-    tools = _tools()
+    tools = installed_tools()
     with _slot() as slot:
         lab = FabricLab(Path(tempfile.gettempdir()) / f"{PREFIX}{slot}", slot, tools)
         try:
@@ -376,46 +374,6 @@ def until(look: Callable[[], Made], good: Callable[[Made], object], *, within_s:
             return seen
         assert time.monotonic() < ends_at, f"not within {within_s} s; last seen: {seen!r}"
         threading.Event().wait(0.05)
-
-
-def _tools() -> Path:
-    """
-    A folder with FRR and sshd to be laid over the machine's own `usr`; an empty one where both are installed.
-    """
-    if os.geteuid() != 0:
-        kits.unusable("FRR fabric", "network namespaces need root")
-    missing = [one for one in PROGRAMS if shutil.which(one) is None]
-    if missing:
-        kits.unusable("FRR fabric", f"there is no {', '.join(missing)}")
-    cache = Path(os.environ.get("XDG_CACHE_HOME", Path.home() / ".cache")) / "controlplane-tests"
-    mark = hashlib.blake2b(" ".join(PACKAGES).encode(), digest_size=6).hexdigest()
-    tools = cache / f"frr-{mark}"
-    cache.mkdir(parents=True, exist_ok=True)
-    with (cache / "lock").open("w") as gate:
-        fcntl.flock(gate, fcntl.LOCK_EX)
-        if tools.is_dir():
-            return tools
-        with tempfile.TemporaryDirectory(dir=cache) as folder:
-            fresh = Path(folder) / "root"
-            fresh.mkdir()
-            if not all(Path(one).exists() for one in ("/usr/lib/frr/bgpd", "/usr/sbin/sshd")):
-                _unpack(Path(folder), fresh)
-            fresh.rename(tools)
-    return tools
-
-
-def _unpack(folder: Path, root: Path) -> None:
-    try:
-        command = ["apt-get", "download", "-q", "-o", "APT::Sandbox::User=root", *PACKAGES]
-        subprocess.run(command, cwd=folder, check=True, capture_output=True, text=True, timeout=120)
-        for package in folder.glob("*.deb"):
-            _run("dpkg", "-x", str(package), str(root))
-    except (OSError, subprocess.SubprocessError) as error:
-        kits.unusable("FRR fabric", f"FRR is not installed and its package cannot be had: {error}")
-    # Debian's /lib is a link to /usr/lib, and packages of this release still ship files in both.
-    shutil.copytree(root / "lib", root / "usr" / "lib", dirs_exist_ok=True, symlinks=True)
-    shutil.rmtree(root / "lib")
-    shutil.rmtree(root / "etc", ignore_errors=True)
 
 
 @contextmanager

@@ -27,7 +27,7 @@ from tests import kits, redfish_kit
 
 KIT = kits.KITS / "hosts"
 HOSTS = KIT / "hosts"
-CACHE = Path(os.environ.get("CONTROLPLANE_KITS", "/var/tmp/controlplane-kits"))
+CACHE = kits.CACHE
 PACKAGES = {
     "systemd-nspawn": "systemd-container",
     "mmdebstrap": "mmdebstrap",

@@ -25,10 +25,10 @@ import pytest
 
 from controlplane.providers.adapters.ironic.adapter import IronicAdapter, build
 from controlplane.providers.registry import AdapterInput
-from tests.kits import KITS, unusable
+from tests.kits import CACHE, KITS, unusable
 
 KIT = KITS / "ironic"
-INSTALLED = Path(os.environ.get("CONTROLPLANE_KITS", "/var/tmp/controlplane-kits"))
+INSTALLED = CACHE
 PORTS = range(18130, 18150, 2)
 DEPLOYMENT = "test"
 API = {"X-OpenStack-Ironic-API-Version": "1.115"}

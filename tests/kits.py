@@ -10,6 +10,8 @@ from typing import NoReturn
 
 import pytest
 
+CACHE = Path(os.environ.get("CONTROLPLANE_KITS", "/var/tmp/controlplane-kits"))
+"""Where what kits install once is kept for later runs."""
 KITS = Path(__file__).resolve().parents[2] / "shared" / "kits"
 
 

@@ -21,7 +21,7 @@ import pytest
 from tests import kits
 
 KIT = kits.KITS / "redfish"
-BASE = Path(os.environ.get("CONTROLPLANE_KITS", "/var/tmp/controlplane-kits")) / "redfish"
+BASE = kits.CACHE / "redfish"
 PORTS = range(18100, 18110)
 ACCOUNT = ("admin", "kit secret 1")
 INSTALL_S = 240

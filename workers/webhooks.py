@@ -18,6 +18,7 @@ from typing import Any
 
 import httpx
 
+from controlplane.kit.clock import rfc3339
 from controlplane.settings import Settings
 
 log = logging.getLogger(__name__)
@@ -55,7 +56,7 @@ class RepairHook:
         """
         Whether the receiver took note (any 2xx).
         """
-        body = json.dumps(message, default=_text).encode()
+        body = json.dumps(message, default=rfc3339).encode()
         identity, at = str(message["id"]), str(int(time.time()))
         signed = hmac.new(self._key, f"{identity}.{at}.".encode() + body, hashlib.sha256).digest()
         headers = {
@@ -78,7 +79,3 @@ class RepairHook:
         No connection is left.
         """
         self._client.close()
-
-
-def _text(value: object) -> str:
-    return value.isoformat().replace("+00:00", "Z") if hasattr(value, "isoformat") else str(value)

@@ -173,13 +173,13 @@ def boot_links(settings: Settings) -> BootLinks:
     return BootLinks.from_master(settings.machine_url, settings.master_key.get_secret_value(), settings.deployment)
 
 
-def seed_url(settings: Settings, boot_id: str) -> str:
+def seed_url(links: BootLinks, boot_id: str) -> str:
     """
     Where a machine's controller finds the seed of the boot. Raises Permanent where machines have no way to the API.
     """
-    if not settings.machine_url:
+    if not links.base_url:
         raise Permanent("machines have no way to the API: set CONTROLPLANE_MACHINE_URL", code="machine_url_missing")
-    return f"{boot_links(settings).url(boot_id)}seed.iso"
+    return f"{links.url(boot_id)}seed.iso"
 
 
 def open_password(sealer: Sealer, node_id: str, sealed: bytes | None) -> str:
@@ -193,12 +193,13 @@ def toolbox(settings: Settings, sealer: Sealer) -> Toolbox:
     """
     How steps reach providers.
     """
+    links = boot_links(settings)
     return Toolbox(
         deployment=settings.deployment,
         now=utc_now,
         open_secrets=lambda provider_id, sealed: open_secrets(sealer, provider_id, sealed),
         open_password=lambda node_id, sealed: open_password(sealer, node_id, sealed),
-        seed_url=lambda boot_id: seed_url(settings, boot_id),
+        seed_url=lambda boot_id: seed_url(links, boot_id),
     )
 
 

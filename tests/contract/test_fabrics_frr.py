@@ -292,6 +292,18 @@ def test_a_reserved_segment_is_refused(fabric: FrrFabric) -> None:
     assert told.value.code == "fabric_segment_reserved"
 
 
+def test_a_fabric_says_how_it_is(fabric: FrrFabric) -> None:
+    """It makes no product and names switches that are silent; with none that answers the question has no answer."""
+    said = fabric.adapter.capabilities()
+    assert (said.products, said.notes) == ((), ())
+    config = fabric.lab.config(timeout_s=0.3)
+    config["switches"]["l1"]["reach"]["argv_prefix"] = ["sh", "-c", "sleep 60 & sleep 60"]
+    assert fabric.lab.adapter(config).capabilities().notes == ("l1 does not answer",)
+    config["switches"]["l2"]["reach"]["argv_prefix"] = ["sh", "-c", "sleep 60 & sleep 60"]
+    with pytest.raises(Unknown):
+        fabric.lab.adapter(config).capabilities()
+
+
 def test_a_switch_that_does_not_answer_in_time_is_unknown(fabric: FrrFabric) -> None:
     """The call ends in its time although the switch holds the line open; the view names the switch."""
     config = fabric.lab.config(timeout_s=0.3)

@@ -14,11 +14,11 @@ import httpx
 from sqlalchemy import Engine
 
 from controlplane.images import service as images
-from controlplane.images.ranges import Chunk, Span
 from controlplane.images.states import NewImage
 from controlplane.images.store import Depot, ImageStore
 from controlplane.kit.access import Principal
 from controlplane.kit.db import in_transaction
+from controlplane.web.ranges import Chunk, Span
 
 OCTETS = {"Content-Type": "application/octet-stream"}
 

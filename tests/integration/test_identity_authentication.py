@@ -475,21 +475,6 @@ def test_the_wall_does_not_stay_on_a_connection(database: Database, tree: Tree) 
         engine.dispose()
 
 
-def test_looking_keys_up_keeps_prepared_statements(database: Database, tree: Tree) -> None:
-    """
-    A connection that looks keys up again and again does so by statements the server has planned once.
-    """
-    engine = make_engine(database.app_url, pool_size=1)
-    prepared = text("SELECT count(*) FROM pg_prepared_statements WHERE statement LIKE '%api_keys%'")
-    try:
-        for _ in range(6):
-            authenticator = KeyAuthenticator(engine)
-            authenticator.authenticate(f"Bearer {tree.left.owner_key}", None)
-        assert in_transaction(engine, Wall(everything=True), lambda s: s.execute(prepared).scalar_one()) >= 1
-    finally:
-        engine.dispose()
-
-
 @pytest.mark.parametrize("power", ["SUPERUSER", "BYPASSRLS", "owner", "through a group", "policy off"])
 def test_a_powerful_role_is_refused(database: Database, power: str) -> None:
     """

@@ -18,7 +18,6 @@ from controlplane.identity import service as identity
 from controlplane.images import service as images
 from controlplane.images.errors import NotReady
 from controlplane.images.keeping import Keeper, Reaped, reap, verify
-from controlplane.images.ranges import Chunk, Span
 from controlplane.images.states import IMAGE_STATES
 from controlplane.images.store import Depot, LocalImageStore
 from controlplane.kit.access import Principal
@@ -26,6 +25,7 @@ from controlplane.kit.db import EVERYTHING, in_transaction, raise_wall
 from controlplane.kit.errors import NotFound
 from controlplane.kit.ids import new_id
 from controlplane.quotas import service as quotas
+from controlplane.web.ranges import Chunk, Span
 from tests.conftest import Database
 from tests.factories.identity import Tree, make_tree, principal_of, work
 from tests.factories.images import content_of, filled_image, new_image

@@ -13,9 +13,9 @@ from pathlib import Path
 import pytest
 
 from controlplane.images.errors import ContentHeld, StoreFailed, StoreFull
-from controlplane.images.ranges import Span
 from controlplane.images.store import PIECE_BYTES, Held, LocalImageStore
 from controlplane.kit.ids import new_id
+from controlplane.web.ranges import Span
 from tests.factories.images import content_of
 
 

@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from controlplane.images.ranges import Chunk, Span, parse_chunk, parse_wanted
 from controlplane.kit.errors import Invalid
+from controlplane.web.ranges import Chunk, Span, parse_chunk, parse_wanted
 
 SIZES = st.integers(1, 2**53)
 

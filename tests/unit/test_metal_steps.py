@@ -133,7 +133,7 @@ def wiping(**changes: object) -> tuple[object, Bench]:
     """What becomes of a machine whose wipe boot has reported."""
     bench = changes.pop("bench", None) or Bench(power_="off")
     boot = Boot("bot_1", "ready", 90.0, NOW, checks=changes.pop("checks", WIPED))  # type: ignore[arg-type]
-    node = bare_node("cleaning", step="report", boot=boot, inventory=changes.pop("inventory", BASELINE), task_id="wip_1")
+    node = bare_node("cleaning", step="report", boot=boot, inventory=changes.pop("inventory", BASELINE), task_id="wip_1", **changes)
     outcome, _ = drive(node, bench)  # type: ignore[arg-type]
     return outcome, bench  # type: ignore[return-value]
 
@@ -147,6 +147,14 @@ def test_a_wiped_machine_is_compared_with_its_baseline() -> None:
     assert outcome.facts.wipe_id == "wip_1"
     assert {one["name"] for one in outcome.facts.checks} >= {"disks_counted", "disks_match", "baseline_firmware", "baseline_drives"}
     assert bench.power_ == "off"
+
+
+def test_a_sick_machine_is_wiped_and_put_aside() -> None:
+    """Its wipe is verified all the same; it waits for repair instead of being offered."""
+    outcome, _ = wiping(health="drain")
+    assert isinstance(outcome, Advance)
+    assert outcome.to == "quarantined"
+    assert outcome.facts.wipe_verified
 
 
 def test_a_wipe_begins_off_the_network_and_dark() -> None:

@@ -16,11 +16,11 @@ from controlplane.providers.adapters.slurm import marks, scrub
 from controlplane.providers.adapters.slurm.adapter import build
 from controlplane.providers.adapters.slurm.cli import Cli
 from controlplane.providers.adapters.slurm.config import CliConfig
-from controlplane.providers.adapters.slurm.deadline import one_call, time_left_s
 from controlplane.providers.adapters.slurm.marks import ForeignMark, Mark
 from controlplane.providers.adapters.slurm.names import Names
 from controlplane.providers.adapters.slurm.requests import Submit, body, minutes
 from controlplane.providers.adapters.slurm.tokens import Tokens, mint
+from controlplane.providers.deadline import one_call, time_left_s
 from controlplane.providers.errors import AuthFailed, NotSent, Permanent, Refused, Transient, Unknown, Unsupported
 from controlplane.providers.registry import AdapterInput
 

@@ -10,7 +10,6 @@ Source: cloud-init, "NoCloud" and "Phone Home"; Amazon EC2, "Instance metadata s
 
 import hashlib
 import json
-import re
 import time
 from dataclasses import dataclass, field
 from ipaddress import ip_network
@@ -30,6 +29,7 @@ from controlplane.settings import Settings
 from controlplane.web.edge import Network, parse_address
 from controlplane.web.limits import Buckets, too_many
 from controlplane.web.machine import FORM, JSON, OCTETS, Lane, MachineCall, MachineReply, MachineRoutes
+from controlplane.web.ranges import parse_wanted
 
 BOOT = "/v1/boot/{token}"
 LATEST = "/latest"
@@ -37,7 +37,6 @@ LARGEST_BODY_BYTES = 512 * 1024
 BOOT_RATE_PER_S = 20.0
 BOOT_BURST = 400
 """A machine that reads its image in small ranges asks often at first."""
-RANGE = re.compile(r"bytes=(\d{0,12})-(\d{0,12})", re.ASCII)
 TTL_HEADER = "x-aws-ec2-metadata-token-ttl-seconds"
 TOKEN_HEADER = "x-aws-ec2-metadata-token"  # noqa: S105 - a header's name
 LONGEST_TTL_S = 21_600
@@ -271,16 +270,13 @@ def _holder(call: MachineCall, address: str) -> str:
 
 def _ranged(image: bytes, wanted: str) -> MachineReply:
     headers = {"Accept-Ranges": "bytes", "ETag": f'"{hashlib.sha256(image).hexdigest()[:32]}"'}
-    asked = RANGE.fullmatch(wanted.strip())
-    if asked is None or asked.group(1) == asked.group(2) == "":
+    part = parse_wanted(wanted or None, len(image))
+    if part is None:
         return MachineReply(image, OCTETS, headers=headers)
-    first, last = asked.groups()
-    begin = int(first) if first else max(0, len(image) - int(last))
-    end = min(int(last), len(image) - 1) if first and last else len(image) - 1
-    if begin > end:
+    if not part.length_bytes:
         return MachineReply(b"", OCTETS, 416, {**headers, "Content-Range": f"bytes */{len(image)}"})
-    headers["Content-Range"] = f"bytes {begin}-{end}/{len(image)}"
-    return MachineReply(image[begin : end + 1], OCTETS, 206, headers)
+    headers["Content-Range"] = f"bytes {part.start_bytes}-{part.end_bytes - 1}/{len(image)}"
+    return MachineReply(image[part.start_bytes : part.end_bytes], OCTETS, 206, headers)
 
 
 def _nudge(call: MachineCall, node_id: str | None) -> None:

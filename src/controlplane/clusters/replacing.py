@@ -2,7 +2,9 @@
 Replacing nodes of clusters that run: at their owner's wish, or by itself when a node is sick.
 """
 
+from collections import Counter
 from collections.abc import Callable, Sequence
+from itertools import groupby
 
 from sqlalchemy import select, text
 from sqlalchemy.orm import Session
@@ -21,27 +23,22 @@ SYSTEM = "system"
 WORDS = "A node that is not healthy is being replaced."
 MOST = 20
 
+SICK_ALLOCATIONS = """
+    FROM allocations a JOIN nodes n ON n.id = a.node_id
+    WHERE a.state = 'active' AND NOT a.leaving AND n.health = ANY(:sick) AND n.health_since < cp_clock() - make_interval(secs => :settled)
+      AND NOT EXISTS (SELECT 1 FROM automation_freezes f WHERE f.site = n.site AND f.block = n.block AND f.lifted_at IS NULL)
+"""
 DUE = text(
-    """
+    f"""
     SELECT c.id FROM clusters c
     WHERE c.state IN ('running', 'degraded')
       AND NOT EXISTS (SELECT 1 FROM operations o WHERE o.resource_id = c.id AND o.state IN ('pending', 'running', 'needs_attention'))
-      AND EXISTS (
-        SELECT 1 FROM allocations a JOIN nodes n ON n.id = a.node_id
-        WHERE a.cluster_id = c.id AND a.state = 'active' AND NOT a.leaving AND n.health = ANY(:sick)
-          AND n.health_since < cp_clock() - make_interval(secs => :settled)
-          AND NOT EXISTS (SELECT 1 FROM automation_freezes f WHERE f.site = n.site AND f.block = n.block AND f.lifted_at IS NULL))
+      AND EXISTS (SELECT 1 {SICK_ALLOCATIONS} AND a.cluster_id = c.id)
     ORDER BY c.id LIMIT :most FOR UPDATE OF c SKIP LOCKED
     """
 )
-SICK_MEMBERS = text(
-    """
-    SELECT a.id, a.instance_type, a.site FROM allocations a JOIN nodes n ON n.id = a.node_id
-    WHERE a.cluster_id = :cluster AND a.state = 'active' AND NOT a.leaving AND n.health = ANY(:sick)
-      AND n.health_since < cp_clock() - make_interval(secs => :settled)
-      AND NOT EXISTS (SELECT 1 FROM automation_freezes f WHERE f.site = n.site AND f.block = n.block AND f.lifted_at IS NULL)
-    ORDER BY a.id
-    """
+MEMBERS = text(
+    f"SELECT a.cluster_id, a.id, a.instance_type, a.site {SICK_ALLOCATIONS} AND a.cluster_id = ANY(:clusters) ORDER BY 1, 4, 3, 2"
 )
 
 
@@ -50,15 +47,21 @@ def replace_sick(session: Session) -> int:
     Clusters that hold sick nodes have begun to replace them, each in an operation of its own, where others are free; how many is returned.
     """
     given = {"sick": sorted(SICK), "settled": nodes.SETTLED_S}
-    count = 0
-    for cluster_id in session.execute(DUE, {**given, "most": MOST}).scalars().all():
-        found = session.execute(SICK_MEMBERS, {**given, "cluster": cluster_id}).all()
-        chosen = [row.id for row in found if nodes.are_free(session, row.site, row.instance_type, len(found))]
-        if chosen:
-            row = session.execute(select(ClusterRow).where(ClusterRow.id == cluster_id)).scalar_one()
-            _begin(session, row, chosen, SYSTEM, WORDS)
-            count += 1
-    return count
+    due = session.execute(DUE, {**given, "most": MOST}).scalars().all()
+    if not due:
+        return 0
+    members = session.execute(MEMBERS, {**given, "clusters": list(due)}).all()
+    free = Counter({(one.site, one.instance_type): one.free for one in nodes.availability(session, None, None)})
+    chosen: dict[str, list[str]] = {}
+    for (cluster_id, *kind), found in groupby(members, key=lambda row: (row.cluster_id, row.site, row.instance_type)):
+        ids = [row.id for row in found]
+        if free[kind[0], kind[1]] >= len(ids):
+            free[kind[0], kind[1]] -= len(ids)
+            chosen.setdefault(cluster_id, []).extend(ids)
+    rows = session.execute(select(ClusterRow).where(ClusterRow.id.in_(chosen))).scalars().all()
+    for row in rows:
+        _begin(session, row, chosen[row.id], SYSTEM, WORDS)
+    return len(rows)
 
 
 def replace_instance(

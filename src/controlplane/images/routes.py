@@ -7,7 +7,6 @@ from collections.abc import Mapping
 from fastapi import APIRouter
 
 from controlplane.images import service
-from controlplane.images.ranges import parse_chunk, refused
 from controlplane.images.schemas import (
     AnyImageCreate,
     AnyImageOut,
@@ -32,6 +31,7 @@ from controlplane.kit.errors import FieldError, Invalid, Unavailable
 from controlplane.kit.paging import PageAsk
 from controlplane.web.call import Call, Reply
 from controlplane.web.endpoint import endpoint
+from controlplane.web.ranges import parse_chunk, refused
 from controlplane.web.schemas import ListOf
 from controlplane.web.transfers import download_endpoint, upload_endpoint
 

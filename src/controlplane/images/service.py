@@ -14,7 +14,6 @@ from controlplane.identity import service as identity
 from controlplane.images import repository
 from controlplane.images.errors import NotReady, NotUploading, WrongOffset
 from controlplane.images.models import ImageRow
-from controlplane.images.ranges import Chunk, refused
 from controlplane.images.serving import Asked, Content, Served, serve
 from controlplane.images.states import IMAGE_STATES, Changes, ImageFilter, NewImage
 from controlplane.images.store import Depot, Held
@@ -24,6 +23,7 @@ from controlplane.kit.events import Event, Move, record
 from controlplane.kit.ids import new_id
 from controlplane.kit.paging import Page, PageAsk
 from controlplane.quotas import service as quotas
+from controlplane.web.ranges import Chunk, refused
 
 __all__ = [
     "Asked",

@@ -10,8 +10,8 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
 from controlplane.images.errors import StoreFailed
-from controlplane.images.ranges import Span, parse_wanted
 from controlplane.images.store import ImageStore
+from controlplane.web.ranges import Span, parse_wanted
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,8 +15,8 @@ from pathlib import Path
 from typing import Protocol
 
 from controlplane.images.errors import ContentHeld, StoreFailed, StoreFull
-from controlplane.images.ranges import Span
 from controlplane.kit.ids import is_id
+from controlplane.web.ranges import Span
 
 log = logging.getLogger(__name__)
 PIECE_BYTES = 1024 * 1024

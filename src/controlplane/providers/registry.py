@@ -8,7 +8,9 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from datetime import datetime
 from importlib.metadata import entry_points
-from typing import Any, cast
+from typing import Any, TypeVar, cast
+
+from pydantic import BaseModel, ValidationError
 
 from controlplane.providers.errors import Permanent
 
@@ -31,6 +33,21 @@ class AdapterInput:
     """This installation's name: the first part of every tag and object name at the peer."""
     now: Callable[[], datetime]
     """UTC clock."""
+
+
+Config = TypeVar("Config", bound=BaseModel)
+
+
+def read_config(model: type[Config], given: AdapterInput, whose: str) -> Config:
+    """
+    The operator's settings as the adapter's own config class; `whose` says whose they are. Raises Permanent naming every field that is
+    wrong, without repeating what was given.
+    """
+    try:
+        return model.model_validate(dict(given.config))
+    except ValidationError as error:
+        told = "; ".join(f"{'.'.join(map(str, one['loc']))}: {one['msg']}" for one in error.errors(include_input=False))
+        raise Permanent(f"{whose} config is wrong: {told}", code="provider_config_invalid") from None
 
 
 Build = Callable[[AdapterInput], object]

@@ -5,8 +5,10 @@ what it wiped and read back reported by itself, power cut again, and the machine
 
 from typing import Any
 
-from controlplane.kit.outcome import Advance, Fail, Outcome, Wait
+from controlplane.health.classes import SICK
+from controlplane.kit.outcome import Fail, Outcome, Wait
 from controlplane.nodes.states import Boot, NodeFacts, NodeSnapshot
+from controlplane.nodes.steps.cleaning import wiped
 from controlplane.nodes.steps.metal.inspecting import as_stored
 from controlplane.nodes.steps.metal.ports import apart, detach
 from controlplane.nodes.steps.metal.power import as_checks, boot_acts, cut, dark, eject, go_to, present_boot
@@ -80,7 +82,7 @@ def _judge(node: NodeSnapshot, boot: Boot, checks: tuple[dict[str, str], ...]) -
     if not any(one["name"] == DISKS and one["result"] == "passed" for one in checks):
         return Fail("wipe_not_performed", "The machine did not report its disks wiped.", facts=facts)
     verified = NodeFacts(wipe_id=node.task_id, wipe_finished_at=boot.ready_at, wipe_verified=True, checks=checks)
-    return Advance("available", "Wiped and verified.", facts=verified)
+    return wiped(verified, sick=node.health in SICK)
 
 
 ACTS = (

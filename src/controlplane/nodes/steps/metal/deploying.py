@@ -3,7 +3,7 @@ Making a bare machine ready for its tenant.
 """
 
 from controlplane.kit.outcome import Advance, Outcome
-from controlplane.nodes.states import Boot, NodeSnapshot
+from controlplane.nodes.states import NodeSnapshot
 from controlplane.nodes.steps.metal.ports import attach, joined
 from controlplane.nodes.steps.metal.power import boot_acts, eject, go_to
 from controlplane.nodes.steps.metal.sequence import Act, Machine, run
@@ -25,11 +25,7 @@ def _deployed(machine: Machine) -> Outcome:
     return Advance("active", "Deployed.")
 
 
-def _reported(machine: Machine, boot: Boot) -> Outcome:
-    return go_to("eject")(machine, boot)
-
-
 ACTS = (
-    *boot_acts("deploy_failed", _reported, before=(Act("attach", attach), Act("joined", joined))),
+    *boot_acts("deploy_failed", go_to("eject"), before=(Act("attach", attach), Act("joined", joined))),
     Act("eject", _deployed),
 )

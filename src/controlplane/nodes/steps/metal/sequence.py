@@ -5,7 +5,7 @@ Acts in order: each is at most one outside call, its name is the row's step, and
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from controlplane.kit.outcome import Fail, Outcome, Wait
+from controlplane.kit.outcome import Outcome, Wait
 from controlplane.nodes.states import NodeSnapshot
 from controlplane.providers.hardware import Controller, Hardware
 from controlplane.providers.toolbox import Toolbox
@@ -27,10 +27,6 @@ class Machine:
     """The adapter."""
     tools: Toolbox
     """Everything else."""
-
-
-Done = None
-"""What an act answers when the next one may begin."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,10 +93,3 @@ def node_words(step: str) -> str:
     The part of a state in words that a tenant may read.
     """
     return WORDS[step.removesuffix("-again")]
-
-
-def refused(code: str, words: str, detail: str) -> Fail:
-    """
-    The node cannot go on; the controller's own words are for operators.
-    """
-    return Fail(code, words, detail=detail)

@@ -9,8 +9,6 @@ import time
 from collections.abc import Mapping
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 
-from pydantic import ValidationError
-
 from controlplane.providers.adapters.frr_evpn.client import Script, SecretFile
 from controlplane.providers.adapters.frr_evpn.config import FabricConfig, SshReach, SwitchConfig
 from controlplane.providers.adapters.frr_evpn.rendering import Names, attach_words, detach_words, observe_words
@@ -18,7 +16,7 @@ from controlplane.providers.adapters.frr_evpn.switch import SwitchState, port_vi
 from controlplane.providers.clusters import Capabilities
 from controlplane.providers.errors import NotFound, Permanent, ProviderError, Refused, Unknown
 from controlplane.providers.fabrics import FabricView, NetworkSpec, PortRef, PortView
-from controlplane.providers.registry import AdapterInput
+from controlplane.providers.registry import AdapterInput, read_config
 
 log = logging.getLogger(__name__)
 
@@ -31,12 +29,9 @@ def build(given: AdapterInput) -> FrrEvpnAdapter:
     """
     An adapter for the fabric that the config names; no switch has been asked yet. Raises Permanent for a config that is wrong.
     """
+    config = read_config(FabricConfig, given, "the fabric's")
     try:
-        config = FabricConfig.model_validate(dict(given.config))
         names = Names(given.deployment)
-    except ValidationError as error:
-        told = "; ".join(f"{'.'.join(map(str, one['loc']))}: {one['msg']}" for one in error.errors(include_input=False))
-        raise Permanent(f"the fabric's config is wrong: {told}", code="provider_config_invalid") from None
     except ValueError as error:
         raise Permanent(f"the installation's name: {error}", code="provider_config_invalid") from error
     wanted = {one.reach.key for one in config.switches.values() if isinstance(one.reach, SshReach)}

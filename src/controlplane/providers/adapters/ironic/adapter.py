@@ -8,12 +8,9 @@ from collections.abc import Callable
 from datetime import datetime
 from typing import Protocol, runtime_checkable
 
-from pydantic import ValidationError
-
 from controlplane.providers.adapters.ironic.cleaning import Cleaning
 from controlplane.providers.adapters.ironic.client import NEWEST, IronicRest
 from controlplane.providers.adapters.ironic.config import IronicConfig
-from controlplane.providers.adapters.ironic.deadline import one_call
 from controlplane.providers.adapters.ironic.evidence import HistoryEntry, read_history
 from controlplane.providers.adapters.ironic.inventory import Inspections
 from controlplane.providers.adapters.ironic.life import Life
@@ -22,9 +19,10 @@ from controlplane.providers.adapters.ironic.naming import Names
 from controlplane.providers.adapters.ironic.nodes import Node, Nodes
 from controlplane.providers.adapters.ironic.states import is_foreign, view_of
 from controlplane.providers.clusters import Capabilities, ClusterList
+from controlplane.providers.deadline import one_call
 from controlplane.providers.errors import Busy, Permanent, Unsupported
 from controlplane.providers.machines import Deployment, MachineList, MachineView, Position
-from controlplane.providers.registry import AdapterInput
+from controlplane.providers.registry import AdapterInput, read_config
 
 MIB = 1024 * 1024
 
@@ -65,11 +63,7 @@ def build(given: AdapterInput) -> IronicAdapter:
     """
     An adapter for the Ironic that the config names; nothing has been asked of it yet. Raises Permanent for a config that is wrong.
     """
-    try:
-        config = IronicConfig.model_validate(dict(given.config))
-    except ValidationError as error:
-        told = "; ".join(f"{'.'.join(map(str, one['loc']))}: {one['msg']}" for one in error.errors(include_input=False))
-        raise Permanent(f"the Ironic provider's config is wrong: {told}", code="provider_config_invalid") from None
+    config = read_config(IronicConfig, given, "the Ironic provider's")
     try:
         rest = IronicRest(
             config.url,

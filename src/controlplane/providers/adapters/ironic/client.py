@@ -16,8 +16,8 @@ from urllib.parse import quote
 import httpx
 
 from controlplane.providers.adapters.ironic.answers import Answer, judge, read_answer
-from controlplane.providers.adapters.ironic.deadline import time_left_s
 from controlplane.providers.adapters.ironic.login import Login
+from controlplane.providers.deadline import time_left_s
 from controlplane.providers.errors import NotSent, Unknown, Unsupported
 
 CONNECT_S = 5.0

@@ -7,8 +7,6 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from pydantic import ValidationError
-
 from controlplane.providers.adapters.redfish import accounts, boot, events, health, inventory, media, power, settings, updates
 from controlplane.providers.adapters.redfish.answers import Reply
 from controlplane.providers.adapters.redfish.client import Bmc
@@ -28,7 +26,7 @@ from controlplane.providers.hardware import (
     Logs,
     UpdateView,
 )
-from controlplane.providers.registry import AdapterInput
+from controlplane.providers.registry import AdapterInput, read_config
 
 HEALTH: dict[str, Health] = {"OK": "ok", "Warning": "warning", "Critical": "critical"}
 
@@ -37,11 +35,7 @@ def build(given: AdapterInput) -> RedfishAdapter:
     """
     An adapter for the controllers that share the config; nothing has been asked of any. Raises Permanent for a wrong config.
     """
-    try:
-        config = RedfishConfig.model_validate(dict(given.config))
-    except ValidationError as error:
-        told = "; ".join(f"{'.'.join(map(str, one['loc']))}: {one['msg']}" for one in error.errors(include_input=False))
-        raise Permanent(f"the Redfish provider's config is wrong: {told}", code="provider_config_invalid") from None
+    config = read_config(RedfishConfig, given, "the Redfish provider's")
     strangers = sorted(set(given.secrets) - {"username", "password"})
     if strangers:
         raise Permanent(f"unknown secrets: {', '.join(strangers)}; known: username, password", code="provider_config_invalid")

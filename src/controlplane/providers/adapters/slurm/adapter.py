@@ -6,12 +6,9 @@ from __future__ import annotations
 
 from datetime import datetime
 
-from pydantic import ValidationError
-
 from controlplane.providers.adapters.slurm.cli import Cli
 from controlplane.providers.adapters.slurm.client import SlurmRest
 from controlplane.providers.adapters.slurm.config import SlurmConfig
-from controlplane.providers.adapters.slurm.deadline import one_call
 from controlplane.providers.adapters.slurm.jobs import Jobs
 from controlplane.providers.adapters.slurm.names import Names
 from controlplane.providers.adapters.slurm.nodes import Nodes
@@ -21,9 +18,10 @@ from controlplane.providers.adapters.slurm.requests import EXCLUDES
 from controlplane.providers.adapters.slurm.tokens import Tokens
 from controlplane.providers.adapters.slurm.walls import Walls, partitions
 from controlplane.providers.clusters import Capabilities, ClusterList, ClusterSpec, ClusterView, JobSpec, JobView, OutputChunk
+from controlplane.providers.deadline import one_call
 from controlplane.providers.errors import Permanent, Unsupported
 from controlplane.providers.machines import Deployment, MachineList, MachineView
-from controlplane.providers.registry import AdapterInput
+from controlplane.providers.registry import AdapterInput, read_config
 
 MIB = 1024 * 1024
 
@@ -32,12 +30,9 @@ def build(given: AdapterInput) -> SlurmAdapter:
     """
     An adapter for the Slurm that the config names; nothing has been asked of it yet. Raises Permanent for a config that is wrong.
     """
+    config = read_config(SlurmConfig, given, "the Slurm provider's")
     try:
-        config = SlurmConfig.model_validate(dict(given.config))
         names = Names(given.deployment, config.reason_prefix)
-    except ValidationError as error:
-        told = "; ".join(f"{'.'.join(map(str, one['loc']))}: {one['msg']}" for one in error.errors(include_input=False))
-        raise Permanent(f"the Slurm provider's config is wrong: {told}", code="provider_config_invalid") from None
     except ValueError as error:
         raise Permanent(f"the installation's name: {error}", code="provider_config_invalid") from error
     tokens = Tokens(given.secrets, given.now)

@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 
 from controlplane.providers.adapters.slurm.config import CliConfig
-from controlplane.providers.adapters.slurm.deadline import time_left_s
+from controlplane.providers.deadline import time_left_s
 from controlplane.providers.errors import AuthFailed, Busy, NotFound, NotSent, ProviderError, Refused, Unknown
 
 MAX_OUTPUT_BYTES = 16 * 1024 * 1024

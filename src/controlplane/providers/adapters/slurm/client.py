@@ -13,8 +13,8 @@ from typing import Any
 
 import httpx
 
-from controlplane.providers.adapters.slurm.deadline import time_left_s
 from controlplane.providers.adapters.slurm.tokens import Tokens
+from controlplane.providers.deadline import time_left_s
 from controlplane.providers.errors import AuthFailed, Busy, NoCapacity, NotFound, NotSent, ProviderError, Refused, Unknown
 
 CONNECT_S = 5.0

@@ -14,7 +14,7 @@ from controlplane.providers.errors import Transient
 CALL_LIMIT_S = 24.0
 """The port allows well under 30 s a call."""
 
-_ENDS_AT: ContextVar[float | None] = ContextVar("slurm_call_ends_at", default=None)
+_ENDS_AT: ContextVar[float | None] = ContextVar("call_ends_at", default=None)
 
 
 @contextmanager
