@@ -10,7 +10,7 @@ import functools
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from controlplane.providers.adapters.redfish.events import read_log
@@ -104,6 +104,14 @@ def _mutated(tree: Resources, place: Place, odd: Any) -> Resources:
     return changed
 
 
+def _is_reading(tree: Resources, place: Place, odd: Any) -> bool:
+    """Whether what is put there is not odd at all: a count of none instead of three is what a well machine says."""
+    value: Any = tree
+    for key in place:
+        value = value[key]
+    return type(value) is int and type(odd) is int and odd == 0
+
+
 def _healths(read: Controller, system: str) -> dict[str, str]:
     """Every health that is told, by what it is of."""
     found: dict[str, str] = {}
@@ -147,6 +155,7 @@ def _check(name: str, after: Controller, system: str, *, silent: bool) -> None:
 def test_an_odd_value_never_makes_things_better(data: st.DataObject, name: str, odd: Any, expand: str) -> None:
     """Dropped, null or of another type, anywhere in a healthy and a sick tree."""
     place = data.draw(st.sampled_from(PLACES[name]))
+    assume(not _is_reading(TREES[name], place, odd))
     after = Controller(_mutated(TREES[name], place, odd), expand=expand)
     _check(name, after, HOST, silent=odd is DROP or odd == [])
 
@@ -164,4 +173,5 @@ def test_an_odd_value_in_a_recording_never_makes_things_better(name: str, data: 
     path = data.draw(st.sampled_from(_truth(archive, "ignored", system)[2]))
     place = data.draw(st.sampled_from(_places(resources[path], (path,))[1:]))
     odd = data.draw(st.sampled_from(ODD))
+    assume(not _is_reading(resources, place, odd))
     _check(archive, Controller(_mutated(resources, place, odd)), system, silent=odd is DROP or odd == [])
