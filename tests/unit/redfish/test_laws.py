@@ -105,11 +105,11 @@ def _mutated(tree: Resources, place: Place, odd: Any) -> Resources:
 
 
 def _is_reading(tree: Resources, place: Place, odd: Any) -> bool:
-    """Whether what is put there is not odd at all: a count of none instead of three is what a well machine says."""
+    """Whether what is put there is not odd at all: no errors instead of three, an alarm that is off, is what a well machine says."""
     value: Any = tree
     for key in place:
         value = value[key]
-    return type(value) is int and type(odd) is int and odd == 0
+    return (type(value) is int and type(odd) is int and odd == 0) or (value is True and odd is False)
 
 
 def _healths(read: Controller, system: str) -> dict[str, str]:
