@@ -11,6 +11,7 @@ import fcntl
 import os
 import shutil
 import subprocess
+import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
@@ -148,8 +149,8 @@ def running_kit() -> Iterator[IronicKit]:
     """
     _ensure_installed()
     _sweep()
-    base = Path(f"/tmp/cp-ironic-{os.getpid()}")
     with _own_port() as port:
+        base = Path(tempfile.mkdtemp(prefix=f"cp-ironic-{os.getpid()}-", dir="/tmp"))
         home = base / "ironic"
         home.mkdir(parents=True)
         for part in ("venv", "bin"):
@@ -216,7 +217,7 @@ def _sweep() -> None:
     What killed test processes left running is stopped and deleted.
     """
     for left in Path("/tmp").glob("cp-ironic-*"):
-        pid = left.name.rpartition("-")[2]
+        pid = left.name.split("-")[2]
         if left.is_dir() and pid.isdecimal() and not Path(f"/proc/{pid}").exists():
             subprocess.run([KIT / "ironic.sh", "stop", left, "0"], check=False, capture_output=True, timeout=100)
             shutil.rmtree(left, ignore_errors=True)

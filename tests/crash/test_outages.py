@@ -4,11 +4,13 @@ Servers that go away: the broker, the database, and a step that kills every work
 
 from __future__ import annotations
 
+import shutil
 import signal
 import socket
 import socketserver
 import subprocess
 import sys
+import tempfile
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -129,8 +131,8 @@ def test_a_broker_that_refuses_everything_ends_no_worker(database: Database, tmp
 @pytest.mark.timeout(LIMIT_S)
 def test_the_database_is_cut_off_and_comes_back(tmp_path: Path) -> None:
     """In mid-flight the database stops at once: the API answers 503, never 500; when it is back all goes on by itself."""
-    home = Path("/var/tmp") / f"cpcut-{tmp_path.name}"
-    home.mkdir(mode=0o755)
+    home = Path(tempfile.mkdtemp(prefix="cpcut", dir="/var/tmp"))
+    home.chmod(0o755)
     server = EmbeddedPostgres(home / "pg", password="cut-off", log_path=home / "log")
     server.prepare()
 
@@ -166,8 +168,7 @@ def test_the_database_is_cut_off_and_comes_back(tmp_path: Path) -> None:
         database.close()
         spawn.end(child, stop_signal=signal.SIGINT, grace_s=10)
         server.remove()
-        home.joinpath("log").unlink(missing_ok=True)
-        home.rmdir()
+        shutil.rmtree(home)
 
 
 def immortal(worker: Running, stopping: threading.Event) -> None:
