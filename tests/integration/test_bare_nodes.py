@@ -53,13 +53,15 @@ class BenchTools(Toolbox):
 class Rack:
     """Bare machines of the world, and what they would say of themselves."""
 
+    made_with: type[BenchTools] = BenchTools
+
     def __init__(self, world: World, count: int) -> None:
         self.world = world
         self.lies: dict[str, tuple[dict[str, str], ...]] = {}
         self.silent: set[str] = set()
         self.broken: set[str] = set()
         sealer = Sealer.from_base64(MASTER_KEY)
-        self.tools = BenchTools(
+        self.tools = self.made_with(
             deployment="cp",
             now=world.clock,
             open_secrets=lambda provider_id, sealed: bootstrap.open_secrets(sealer, provider_id, sealed),

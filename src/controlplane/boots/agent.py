@@ -136,8 +136,19 @@ def lay(file: dict[str, Any]) -> bool:
     except OSError:
         same = False
     if not same:
+        make_folders(path.parent)
         write_file(path, content, mode, ids)
     return not same
+
+
+def make_folders(folder: Path) -> None:
+    """
+    The folder is there; what of it was not there before lets everybody in, whatever the umask we were started under.
+    """
+    missing = [one for one in (folder, *folder.parents) if not one.exists()]
+    for one in reversed(missing):
+        one.mkdir(exist_ok=True)
+        one.chmod(0o755)
 
 
 def lay_all(files: list[dict[str, Any]]) -> tuple[list[dict[str, Any]], list[dict[str, str]]]:

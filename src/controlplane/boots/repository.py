@@ -91,6 +91,26 @@ def read_views(session: Session, boot_ids: Sequence[str]) -> Sequence[Row[Any]]:
     return session.execute(VIEWS_BY_ID, {"ids": sorted(set(boot_ids))}).all() if boot_ids else ()
 
 
+VIEWS_BY_ALLOCATION = text(f"{VIEWS} WHERE b.allocation_id = ANY(:ids) AND b.purpose = 'deploy' AND b.state <> 'ended'")
+
+
+def read_views_of(session: Session, allocation_ids: Sequence[str]) -> Sequence[Row[Any]]:
+    """
+    The open boots by which these allocations were deployed.
+    """
+    return session.execute(VIEWS_BY_ALLOCATION, {"ids": sorted(set(allocation_ids))}).all() if allocation_ids else ()
+
+
+PLAIN = text("SELECT id, files FROM blueprints WHERE id = ANY(:ids)")
+
+
+def read_plain_files(session: Session, blueprint_ids: Sequence[str]) -> dict[str, list[dict[str, Any]]]:
+    """
+    The plain files of the blueprints, by id.
+    """
+    return {row.id: row.files for row in session.execute(PLAIN, {"ids": sorted(set(blueprint_ids))})}
+
+
 def page_of_node(session: Session, node_id: str, ask: PageAsk) -> Page[str]:
     """
     A page of the ids of the node's boots, oldest first.

@@ -50,8 +50,10 @@ __all__ = [
     "kind_of",
     "list_boots",
     "make_blueprint",
+    "plain_files",
     "rewrite_files",
     "views",
+    "views_of",
 ]
 TABLE, COLUMN = "blueprints", "sealed"
 MOST_CONSOLE_BYTES = 1024 * 1024
@@ -166,6 +168,21 @@ def views(session: Session, boot_ids: Sequence[str]) -> dict[str, BootView]:
     Where the boots stand, by id, in one query; unknown ids are left out.
     """
     return {row.id: _view(row) for row in repository.read_views(session, boot_ids)}
+
+
+def views_of(session: Session, allocation_ids: Sequence[str]) -> dict[str, BootView]:
+    """
+    Where the deployments of these allocations stand, by allocation, in one query; those without an open boot are left out.
+    """
+    return {row.allocation_id: _view(row) for row in repository.read_views_of(session, allocation_ids)}
+
+
+def plain_files(session: Session, blueprint_ids: Sequence[str]) -> dict[str, tuple[NodeFile, ...]]:
+    """
+    The plain files of the blueprints as they are now, by id, in one query; unknown ids are left out.
+    """
+    found = repository.read_plain_files(session, blueprint_ids)
+    return {one: tuple(NodeFile(**file) for file in told) for one, told in found.items()}
 
 
 def list_boots(session: Session, node_id: str, ask: PageAsk) -> Page[BootView]:

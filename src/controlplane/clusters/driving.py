@@ -8,7 +8,7 @@ from sqlalchemy import bindparam, func, select, update
 from sqlalchemy.dialects.postgresql import JSONB
 from sqlalchemy.orm import Session
 
-from controlplane.clusters import repository
+from controlplane.clusters import dedicating, repository
 from controlplane.clusters.models import ClusterRow, NodeSetRow
 from controlplane.clusters.states import CLUSTER_STATES, ClusterFacts, ClusterSnapshot
 from controlplane.kit.clock import CpClock
@@ -37,6 +37,9 @@ def apply(session: Session, results: Sequence[Result]) -> None:
     Meters, quotas, issues and allocations follow from these outcomes, in the transaction that moves the clusters.
     """
     _store(session, results)
+    for one in results:
+        if isinstance(one.outcome.facts, ClusterFacts) and one.outcome.facts.renew:
+            dedicating.renew(session, one.claim.row, one.outcome.facts.renew)
     usable = {
         key: at for one in results if isinstance(one.outcome.facts, ClusterFacts) for key, at in one.outcome.facts.usable_at.items()
     }
@@ -51,6 +54,7 @@ def apply(session: Session, results: Sequence[Result]) -> None:
     over = [one for one in results if isinstance(one.outcome, Gone) or _target(one) == "failed"]
     for one in over:
         return_quota(session, one.claim.id)
+    nodes.dismiss(session, [one.claim.id for one in over if one.claim.row["peer_id"] is not None])
     for one in results:
         if isinstance(one.outcome, Fail) and one.claim.state == "updating":
             shrink_to_held(session, one.claim.id)

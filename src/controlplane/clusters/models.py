@@ -5,7 +5,7 @@ Rows of clusters and their node sets.
 from datetime import datetime
 from typing import Any
 
-from sqlalchemy import ForeignKey, Index, UniqueConstraint, text
+from sqlalchemy import CheckConstraint, ForeignKey, Index, UniqueConstraint, text
 from sqlalchemy.dialects.postgresql import JSONB
 from sqlalchemy.orm import Mapped, mapped_column
 
@@ -50,6 +50,10 @@ class ClusterRow(Moving, Base):
     """The account jobs run as at the provider."""
     blueprint_id: Mapped[str | None]
     """What its nodes boot with, where they are the tenant's to log in to."""
+    slurm: Mapped[dict[str, Any] | None] = mapped_column(JSONB(none_as_null=True))
+    """A Slurm of its owner's own: {offer, accounting, containers} as they were when it was ordered; none for others."""
+    peer_id: Mapped[str | None] = mapped_column(ForeignKey("providers.id"))
+    """Its own scheduler; none where its provider is that."""
     placement: Mapped[dict[str, Any]] = mapped_column(server_default=text("'{}'::jsonb"))
     """{domain_kind, domain_name, explanation}."""
     issues: Mapped[list[Any]] = mapped_column(JSONB(), server_default=text("'[]'::jsonb"))
@@ -70,7 +74,10 @@ class NodeSetRow(Base):
     """
 
     __tablename__ = "node_sets"
-    __table_args__ = (UniqueConstraint("cluster_id", "name"),)
+    __table_args__ = (
+        UniqueConstraint("cluster_id", "name"),
+        CheckConstraint("role IN ('worker','head','login')", name="role"),
+    )
 
     id: Mapped[str] = mapped_column(primary_key=True)
     """`nds_…`."""
@@ -80,6 +87,10 @@ class NodeSetRow(Base):
     """Whose."""
     name: Mapped[str]
     """Unique in the cluster."""
+    role: Mapped[str] = mapped_column(server_default="worker")
+    """worker; head or login of a Slurm of its owner's own."""
+    blueprint_id: Mapped[str | None]
+    """What its nodes boot with, where that differs from set to set."""
     instance_type: Mapped[str]
     """What its nodes are."""
     count: Mapped[int]

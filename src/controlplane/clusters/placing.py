@@ -10,7 +10,7 @@ from sqlalchemy import bindparam, text, update
 from sqlalchemy.dialects.postgresql import JSONB
 from sqlalchemy.orm import Session
 
-from controlplane.clusters import repository
+from controlplane.clusters import dedicating, repository
 from controlplane.clusters.models import ClusterRow, NodeSetRow
 from controlplane.clusters.states import ClusterFacts
 from controlplane.kit.errors import QuotaExceeded
@@ -18,6 +18,7 @@ from controlplane.kit.lifecycle import Claim
 from controlplane.kit.outcome import Advance, Fail, Outcome, Wait
 from controlplane.nodes import service as nodes
 from controlplane.quotas import service as quotas
+from controlplane.rendering.slurm.words import BadPlan
 from controlplane.scheduling.fleet import Fleet
 from controlplane.scheduling.placement import place_all
 from controlplane.scheduling.requests import NodeSetRequest, Placement, Refusal, Request
@@ -162,12 +163,13 @@ def _pool_for(order: Order, pools: Sequence[Any]) -> Any:
     """
     The provider that shall make the cluster: its present one, or the first in the site that makes this product for this tenant.
     """
+    product = NEEDS_MACHINES_ONLY if order.row["slurm"] is not None else order.row["kind"]
     for pool in pools:
         if order.row["provider_id"] is not None and pool.id != order.row["provider_id"]:
             continue
         products = pool.capabilities.get("products", [])
         others = set(pool.tenants) - {order.row["tenant_id"]}
-        if pool.site == order.row["site"] and order.row["kind"] in products and not others:
+        if pool.site == order.row["site"] and product in products and not others:
             return pool
     return None
 
@@ -197,16 +199,35 @@ def _settle(session: Session, order: Order, answer: Placement | Refusal, pool: A
             tenant_id=order.row["tenant_id"],
             reseller_id=order.row["reseller_id"],
             project_id=order.row["project_id"],
-            blueprint_id=order.row["blueprint_id"],
+            blueprint_id=by_name[name].blueprint_id or order.row["blueprint_id"],
         )
         for name, ids in answer.nodes.items()
         for node_id in ids
     ]
-    if not nodes.hold(session, holds):
-        return _path(order, Wait("The chosen nodes were taken by another order; choosing again.", 0.1))
+    refused = _take(session, order, holds)
+    if refused is not None:
+        return _path(order, refused)
     repository.set_unplaced(session, [(one.id, -min(short, one.unplaced)) for one, short in order.lacking])
     _remember(session, order, answer, pool.id, user)
     return _path(order, Advance("provisioning", f"{len(holds)} nodes chosen in {_words(answer)}."))
+
+
+def _take(session: Session, order: Order, holds: Sequence[nodes.Hold]) -> Outcome | None:
+    """
+    None when the nodes are the cluster's, and its hosts' files tell of them; else nothing is, and why.
+    """
+    with session.begin_nested() as savepoint:
+        if not nodes.hold(session, holds):
+            savepoint.rollback()
+            return Wait("The chosen nodes were taken by another order; choosing again.", 0.1)
+        if order.row["slurm"] is None:
+            return None
+        try:
+            dedicating.renew(session, order.row, "members")
+        except BadPlan as error:
+            savepoint.rollback()
+            return Fail(error.code, "The nodes of this site cannot be made a Slurm cluster.", detail=error.detail)
+    return None
 
 
 def _remember(session: Session, order: Order, answer: Placement, provider_id: str, user: str) -> None:
@@ -219,7 +240,10 @@ def _remember(session: Session, order: Order, answer: Placement, provider_id: st
     }
     statement = update(ClusterRow).where(ClusterRow.id == order.claim.id)
     session.execute(
-        statement.values(provider_id=provider_id, provider_user=user, placement=bindparam("shown", type_=JSONB())), {"shown": shown}
+        statement.values(
+            provider_id=provider_id, provider_user=user or order.row["provider_user"], placement=bindparam("shown", type_=JSONB())
+        ),
+        {"shown": shown},
     )
 
 

@@ -4,11 +4,14 @@ What an order would get, without ordering.
 
 from dataclasses import dataclass
 from decimal import Decimal
+from typing import Any
 
 from sqlalchemy.orm import Session
 
 from controlplane.catalog import service as catalog
-from controlplane.clusters.service import Order, check_order
+from controlplane.clusters import dedicating
+from controlplane.clusters.checking import check_order
+from controlplane.clusters.states import Order
 from controlplane.identity import service as identity
 from controlplane.kit.access import Principal
 from controlplane.metering import service as metering
@@ -44,11 +47,7 @@ def plan(session: Session, principal: Principal, project_id: str, order: Order) 
     """
     project = identity.get_project(session, principal, project_id)
     facts = check_order(session, order)
-    pools = [
-        pool
-        for pool in nodes.read_pools(session, [order.site])
-        if order.kind in pool.capabilities.get("products", []) and not set(pool.tenants) - {project.tenant_id}
-    ]
+    pools = _pools(session, project.tenant_id, order)
     price = _price(session, project.tenant_id, order, facts)
     if not pools:
         return Plan(False, None, f"No provider in {order.site} makes {order.kind} clusters.", 0, None, price)
@@ -62,6 +61,18 @@ def plan(session: Session, principal: Principal, project_id: str, order: Order) 
     best = answer.best_alternative
     near = f"{best.nodes} nodes would fit now." if best is not None and best.kind == "smaller_gang" else None
     return Plan(False, None, words, answer.missing_nodes, near, price)
+
+
+def _pools(session: Session, tenant_id: str, order: Order) -> list[Any]:
+    """
+    The providers that make the product for this tenant, the one that an order would take first.
+    """
+    known = nodes.read_pools(session, [order.site])
+    if order.slurm is not None:
+        types = {one.instance_type for one in order.sets if one.role == "worker"}
+        found = dedicating.find_pool(known, tenant_id, order.site, types, order.slurm)
+        return [] if found is None else [found]
+    return [pool for pool in known if order.kind in pool.capabilities.get("products", []) and not set(pool.tenants) - {tenant_id}]
 
 
 def _price(session: Session, tenant_id: str, order: Order, facts: dict[str, catalog.InstanceType]) -> tuple[Decimal, str] | None:

@@ -24,7 +24,7 @@ WORDS = "A node that is not healthy is being replaced."
 MOST = 20
 
 SICK_ALLOCATIONS = """
-    FROM allocations a JOIN nodes n ON n.id = a.node_id
+    FROM allocations a JOIN nodes n ON n.id = a.node_id JOIN node_sets w ON w.id = a.node_set_id AND w.role = 'worker'
     WHERE a.state = 'active' AND NOT a.leaving AND n.health = ANY(:sick) AND n.health_since < cp_clock() - make_interval(secs => :settled)
       AND NOT EXISTS (SELECT 1 FROM automation_freezes f WHERE f.site = n.site AND f.block = n.block AND f.lifted_at IS NULL)
 """
@@ -82,6 +82,12 @@ def replace_instance(
     found = next((one for one in members if one.instance_id == instance_id and one.state == "active"), None)
     if found is None:
         raise NotFound
+    roles = {one.id: one.role for one in repository.sets_of(session, [row.id])[row.id]}
+    if roles[found.node_set_id] != "worker":
+        words = (
+            "Heads and logins are not replaced: what the cluster knows of its jobs is on the head. Restart the instance instead."
+        )
+        raise NotChangeable(words, state=row.state)
     operation_id = _begin(session, row, [found.id], principal.id, "A node is being replaced.")
     session.refresh(row)
     return view_of(session, row), operation_id

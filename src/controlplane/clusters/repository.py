@@ -2,15 +2,16 @@
 Every query of the clusters room.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from sqlalchemy import select, text, update
 from sqlalchemy.dialects.postgresql import insert as upsert
 from sqlalchemy.orm import Session
 
+from controlplane.boots import service as boots
 from controlplane.clusters.models import ClusterRow, NodeSetRow, ProviderUserRow
-from controlplane.clusters.states import ClusterSnapshot, MemberSnapshot, SetSnapshot, SetView
+from controlplane.clusters.states import ClusterSnapshot, MemberSnapshot, SetSnapshot, SetView, host_name
 from controlplane.kit.errors import NotFound
 from controlplane.nodes import service as nodes
 from controlplane.nodes.states import ProviderRef
@@ -40,7 +41,7 @@ def sets_of(session: Session, cluster_ids: Sequence[str]) -> dict[str, list[Node
 
 BESIDE = text(
     """
-    SELECT s.id, s.cluster_id, s.name, s.instance_type, s.count, s.gpus,
+    SELECT s.id, s.cluster_id, s.name, s.instance_type, s.count, s.gpus, s.role,
       (SELECT count(*) FROM allocations a WHERE a.cluster_id = s.cluster_id AND a.state = 'active' AND a.node_set_id = s.id) AS ready,
       (SELECT o.id FROM operations o WHERE o.resource_id = s.cluster_id AND o.state IN ('pending', 'running', 'needs_attention')
       ) AS operation_id
@@ -56,11 +57,11 @@ def read_beside(session: Session, cluster_ids: Sequence[str]) -> dict[str, tuple
     found: dict[str, tuple[list[SetView], dict[str, int], str | None]] = {one: ([], {}, None) for one in cluster_ids}
     if not cluster_ids:
         return found
-    for set_id, cluster_id, name, kind, count, gpus, ready_nodes, operation_id in session.execute(
+    for set_id, cluster_id, name, kind, count, gpus, role, ready_nodes, operation_id in session.execute(
         BESIDE, {"ids": list(cluster_ids)}
     ):
         sets, ready, _ = found[cluster_id]
-        sets.append(SetView(set_id, name, kind, count, gpus))
+        sets.append(SetView(set_id, name, kind, count, gpus, role))
         ready[set_id] = ready_nodes
         found[cluster_id] = (sets, ready, operation_id)
     return found
@@ -86,11 +87,23 @@ def read_snapshots(session: Session, rows: Sequence[Any], observe_interval_s: fl
     ids = [row["id"] for row in rows]
     sets, members = sets_of(session, ids), members_of(session, ids)
     billed = set(session.execute(BILLED, {"ids": ids}).scalars())
-    providers = nodes.read_providers(session, [row["provider_id"] for row in rows if row["provider_id"] is not None])
+    providers = nodes.read_providers(session, [peer for row in rows if (peer := peer_of(row)) is not None])
+    own = [one[0].id for row in rows if row["peer_id"] is not None for one in members[row["id"]]]
+    booted = boots.views_of(session, own)
     return {
-        row["id"]: snapshot(row, sets[row["id"]], members[row["id"]], providers.get(row["provider_id"]), billed, observe_interval_s)
+        row["id"]: snapshot(
+            row, sets[row["id"]], members[row["id"]], providers.get(peer_of(row) or ""), (billed, booted), observe_interval_s
+        )
         for row in rows
     }
+
+
+def peer_of(row: Any) -> str | None:
+    """
+    Who runs the cluster: its own scheduler, or the provider that made it.
+    """
+    peer: str | None = row["peer_id"] or row["provider_id"]
+    return peer
 
 
 def snapshot(
@@ -98,12 +111,15 @@ def snapshot(
     sets: Sequence[NodeSetRow],
     members: Sequence[Any],
     provider: ProviderRef | None,
-    billed: set[str],
+    beside: tuple[set[str], Mapping[str, boots.BootView]],
     observe_interval_s: float,
 ) -> ClusterSnapshot:
     """
-    The frozen value of one cluster.
+    The frozen value of one cluster; `beside` are allocations that are billed, and boots of allocations whose files are renewed.
     """
+    billed, booted = beside
+    roles = {one.id: one.role for one in sets}
+    dedicated = row["peer_id"] is not None
     return ClusterSnapshot(
         id=row["id"],
         state=row["state"],
@@ -113,27 +129,34 @@ def snapshot(
         kind=row["kind"],
         user=row["provider_user"],
         provider=provider,
-        members=tuple(_member(one, billed=one[0].id in billed) for one in members),
+        members=tuple(
+            _member(one, roles[one[0].node_set_id], booted.get(one[0].id), billed=one[0].id in billed, dedicated=dedicated)
+            for one in members
+        ),
         sets=tuple(SetSnapshot(one.id, one.name, one.instance_type, one.count) for one in sets),
         observe_interval_s=observe_interval_s,
         leaving=frozenset(one[0].id for one in members if one[0].leaving),
         state_for_s=row.get("state_for_s", 0.0),
+        dedicated=dedicated,
     )
 
 
-def _member(row: Any, *, billed: bool) -> MemberSnapshot:
+def _member(row: Any, role: str, booted: boots.BootView | None, *, billed: bool, dedicated: bool) -> MemberSnapshot:
     allocation = row[0]
     return MemberSnapshot(
         allocation_id=allocation.id,
         instance_id=allocation.instance_id,
         node_id=allocation.node_id,
-        ref=row.ref,
+        ref=host_name(allocation.instance_id) if dedicated else row.ref,
         gpus=allocation.gpus,
         state=allocation.state,
         node_state=row.node_state,
         node_set_id=allocation.node_set_id,
         billed=billed,
         node_health=row.node_health,
+        role=role,
+        current=not dedicated or (booted is not None and booted.applied_version >= booted.version and not booted.apply_failure),
+        trouble="" if booted is None else booted.apply_failure,
     )
 
 

@@ -17,7 +17,7 @@ from controlplane.clusters.schemas import (
     cluster_out,
     instance_out,
 )
-from controlplane.clusters.states import CLUSTER_STATES
+from controlplane.clusters.states import CLUSTER_STATES, Options
 from controlplane.kit.errors import FieldError, Invalid
 from controlplane.kit.paging import PageAsk
 from controlplane.web.call import Call, Reply
@@ -30,13 +30,15 @@ ONE = BASE + "/{cluster_id}"
 
 
 def _order(body: ClusterCreate) -> service.Order:
-    sets = tuple(service.SetOrder(one.name, one.instance_type, one.count) for one in body.spec.node_sets)
+    sets = tuple(service.SetOrder(one.name, one.instance_type, one.count, one.role) for one in body.spec.node_sets)
     wanted = body.spec.login
     login = None
     if wanted is not None:
         user_data = wanted.user_data.get_secret_value() if wanted.user_data is not None else ""
         login = service.Login(tuple(wanted.ssh_keys), user_data)
-    return service.Order(body.name, body.spec.kind, body.spec.site, sets, body.spec.wait, body.labels, login)
+    own = body.spec.slurm
+    slurm = None if own is None else Options(accounting=own.accounting, containers=own.containers)
+    return service.Order(body.name, body.spec.kind, body.spec.site, sets, body.spec.wait, body.labels, login, slurm)
 
 
 def _accepted(call: Call, view: service.ClusterView, operation_id: str | None) -> Reply:

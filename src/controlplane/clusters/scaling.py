@@ -60,6 +60,13 @@ def _changes(session: Session, row: ClusterRow, counts: Mapping[str, int]) -> li
             FieldError("body.spec.node_sets", "unknown_node_set", f"The cluster has no node set {name[:60]}.") for name in unknown
         ]
         raise Invalid(wrong[0].message, errors=wrong)
+    fixed = sorted(name for name, count in counts.items() if sets[name].role != "worker" and count != sets[name].count)
+    if fixed:
+        wrong = [
+            FieldError("body.spec.node_sets", "fixed_size", f"{name} keeps its size: only workers grow and shrink.")
+            for name in fixed
+        ]
+        raise Invalid(wrong[0].message, errors=wrong)
     return [(sets[name], count) for name, count in counts.items() if count != sets[name].count]
 
 
@@ -102,7 +109,7 @@ def _begin(
 
 
 def _spec_of(one: NodeSetRow, counts: Mapping[str, int]) -> dict[str, Any]:
-    return {"name": one.name, "instance_type": one.instance_type, "count": counts.get(one.id, one.count)}
+    return {"name": one.name, "instance_type": one.instance_type, "count": counts.get(one.id, one.count), "role": one.role}
 
 
 def _choose_leaving(session: Session, row: ClusterRow, wanted: Sequence[tuple[NodeSetRow, int]], named: Sequence[str]) -> list[str]:

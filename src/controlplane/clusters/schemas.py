@@ -9,6 +9,7 @@ from pydantic import Field, SecretStr, StringConstraints
 from controlplane.web.schemas import Body, Condition, Issue, Labels, Moment, Money, Name, Out, Status
 
 Kind = Literal["slurm", "baremetal", "kubernetes"]
+SetRole = Literal["worker", "head", "login"]
 Count = Annotated[int, Field(ge=1, le=4096, description="How many nodes.", examples=[4])]
 TypeName = Annotated[str, Field(min_length=1, max_length=63, description="An instance type by name.", examples=["hgx-h100-8"])]
 SiteName = Annotated[str, Field(min_length=1, max_length=63, description="A site by name.", examples=["osl1"])]
@@ -38,11 +39,25 @@ class NodeSetSpec(Body):
     name: Name
     instance_type: TypeName
     count: Count
+    role: SetRole = Field(
+        default="worker",
+        description="What the nodes are in a Slurm of one's own: one head, workers, logins if wanted.",
+        examples=["worker"],
+    )
+
+
+class SlurmIn(Body):
+    """
+    A Slurm of one's own, on nodes that are set up for it and shared with nobody.
+    """
+
+    accounting: bool = Field(default=False, description="Keep a history of jobs on the head (slurmdbd).", examples=[False])
+    containers: bool = Field(default=False, description="Run jobs in container images (Enroot and Pyxis).", examples=[False])
 
 
 class LoginIn(Body):
     """
-    How a bare-metal cluster's owner gets into its nodes.
+    How the owner of a cluster gets into its nodes.
     """
 
     ssh_keys: list[SshKey] = Field(min_length=1, max_length=64, description="Public keys, each as a line of authorized_keys.")
@@ -63,7 +78,12 @@ class ClusterSpecIn(Body):
     )
     wait: bool = Field(default=False, description="Wait for capacity instead of being refused.", examples=[False])
     login: LoginIn | None = Field(
-        default=None, description="Bare metal only: who may log in to the nodes, and what they run at first."
+        default=None,
+        description="For bare metal and for a Slurm of one's own: who may log in to the nodes, and what they run at first.",
+    )
+    slurm: SlurmIn | None = Field(
+        default=None,
+        description="For kind slurm: a Slurm of one's own instead of a part of a shared one; needs a head and a login.",
     )
 
 
@@ -112,11 +132,22 @@ class NodeSetOut(Out):
     count: int = Field(description="How many are ordered.", examples=[4])
     ready: int = Field(description="How many are deployed.", examples=[4])
     gpus_per_node: int = Field(description="GPUs of each node.", examples=[8])
+    role: SetRole = Field(description="worker; head or login of a Slurm of one's own.", examples=["worker"])
+
+
+class SlurmOut(Out):
+    """
+    A Slurm of one's own.
+    """
+
+    release: str = Field(description="Slurm's release.", examples=["24.11"])
+    accounting: bool = Field(description="Whether it keeps a history of jobs.", examples=[False])
+    containers: bool = Field(description="Whether jobs may name container images.", examples=[False])
 
 
 class LoginOut(Out):
     """
-    How a bare-metal cluster's owner gets into its nodes.
+    How the owner of a cluster gets into its nodes.
     """
 
     ssh_keys: list[str] = Field(
@@ -135,7 +166,10 @@ class ClusterSpecOut(Out):
     site: str = Field(description="Where.", examples=["osl1"])
     node_sets: list[NodeSetOut] = Field(description="The nodes.")
     wait: bool = Field(description="Whether it waits for capacity.", examples=[False])
-    login: LoginOut | None = Field(description="Bare metal: who may log in to the nodes; null for other kinds.", examples=[None])
+    login: LoginOut | None = Field(
+        description="Who may log in to the nodes; null where nobody but the operator does.", examples=[None]
+    )
+    slurm: SlurmOut | None = Field(description="For a Slurm of one's own; null for others.", examples=[None])
 
 
 class PlacementOut(Out):
@@ -246,6 +280,7 @@ def cluster_out(view: Any) -> ClusterOut:
             count=one.count,
             ready=view.ready.get(one.id, 0),
             gpus_per_node=one.gpus,
+            role=one.role,
         )
         for one in view.sets
     ]
@@ -257,12 +292,23 @@ def cluster_out(view: Any) -> ClusterOut:
         created_at=row.created_at,
         updated_at=row.updated_at,
         spec=ClusterSpecOut(
-            kind=row.kind, site=row.site, node_sets=sets, wait=bool(row.spec.get("wait")), login=row.spec.get("login")
+            kind=row.kind,
+            site=row.site,
+            node_sets=sets,
+            wait=bool(row.spec.get("wait")),
+            login=row.spec.get("login"),
+            slurm=_slurm_out(row.slurm),
         ),
         status=status,
         version=row.version,
         operation=view.operation_id,
     )
+
+
+def _slurm_out(facts: dict[str, Any] | None) -> SlurmOut | None:
+    if facts is None:
+        return None
+    return SlurmOut(release=facts["offer"]["release"], accounting=facts["accounting"], containers=facts["containers"])
 
 
 def instance_out(row: Any) -> InstanceOut:

@@ -3,7 +3,7 @@ What tenants do with clusters; the only writer of their rows besides the lifecyc
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
@@ -13,15 +13,16 @@ from sqlalchemy.orm import Session
 
 from controlplane.boots import service as boots
 from controlplane.catalog import service as catalog
-from controlplane.clusters import driving, repository
+from controlplane.clusters import dedicating, driving, repository
+from controlplane.clusters.checking import check_order, refuse_if_hopeless
 from controlplane.clusters.driving import return_quota
 from controlplane.clusters.errors import NotChangeable
 from controlplane.clusters.models import ClusterRow, NodeSetRow
-from controlplane.clusters.states import CLUSTER_STATES, Home, SetView
+from controlplane.clusters.states import CLUSTER_STATES, Home, Login, Options, Order, SetOrder, SetView, host_name
 from controlplane.identity import service as identity
 from controlplane.kit.access import Principal
 from controlplane.kit.clock import CpClock
-from controlplane.kit.errors import Conflict, FieldError, Invalid, NameTaken, NoCapacity, Unavailable
+from controlplane.kit.errors import Conflict, NameTaken, Unavailable
 from controlplane.kit.events import Event, Move, record
 from controlplane.kit.ids import new_id
 from controlplane.kit.operations import NewOperation, Progress, advance, find_active, request_cancel, start_operation, supersede
@@ -30,9 +31,30 @@ from controlplane.kit.secrets import Sealer
 from controlplane.nodes import service as nodes
 from controlplane.quotas import service as quotas
 
+__all__ = [
+    "CHANGEABLE",
+    "ClusterFilter",
+    "ClusterView",
+    "Login",
+    "Options",
+    "Order",
+    "SetOrder",
+    "allowed_actions",
+    "announce",
+    "apply",
+    "cancel_order",
+    "delete_cluster",
+    "enter",
+    "get_cluster",
+    "homes",
+    "list_clusters",
+    "list_instances",
+    "order_cluster",
+    "view_of",
+]
+
 UNPLACED = ("pending", "placing", "failed")
 CHANGEABLE = ("running", "degraded")
-BARE = "baremetal"
 TABLE = ClusterRow.__table__
 LISTED = select(*TABLE.columns)
 INSERT = (
@@ -44,63 +66,6 @@ INSERT = (
 
 apply = driving.apply
 """What follows from an outcome that is not the engine's own: an operator gave a cluster up."""
-
-
-@dataclass(frozen=True, slots=True)
-class SetOrder:
-    """
-    Identical nodes that are ordered.
-    """
-
-    name: str
-    """Unique in the order."""
-    instance_type: str
-    """What they are."""
-    count: int
-    """How many."""
-
-
-@dataclass(frozen=True, slots=True)
-class Login:
-    """
-    How the owner of a bare-metal cluster gets into its nodes.
-    """
-
-    ssh_keys: tuple[str, ...]
-    """Public keys, each as a line of authorized_keys."""
-    user_data: str = field(default="", repr=False)
-    """Given to cloud-init after the operator's own part; empty for none."""
-
-
-@dataclass(frozen=True, slots=True)
-class Order:
-    """
-    A cluster that is ordered.
-    """
-
-    name: str
-    """Unique in the project."""
-    kind: str
-    """slurm, baremetal or kubernetes."""
-    site: str
-    """Where."""
-    sets: tuple[SetOrder, ...]
-    """At least one."""
-    wait: bool = False
-    """Whether it waits for capacity instead of being refused."""
-    labels: Mapping[str, str] = field(default_factory=dict)
-    """Free key-value pairs."""
-    login: Login | None = None
-    """For bare metal, and only there."""
-
-    @property
-    def spec(self) -> dict[str, Any]:
-        """
-        The order as it is kept and shown: without what is secret.
-        """
-        sets = [asdict(one) for one in self.sets]
-        login = {"ssh_keys": list(self.login.ssh_keys), "has_user_data": bool(self.login.user_data)} if self.login else None
-        return {"kind": self.kind, "site": self.site, "node_sets": sets, "wait": self.wait, "login": login}
 
 
 @dataclass(frozen=True, slots=True)
@@ -138,6 +103,7 @@ def order_cluster(
     chain = quotas.Chain(principal.reseller_id, project.tenant_id, project_id)
     quotas.take(session, chain, [quotas.Need("clusters", 1), *needs])
     stay = CLUSTER_STATES.by_name["pending"].longest_stay_s
+    made = _establish(session, project.tenant_id, cluster_id, order, sealer)
     values = {
         "id": cluster_id,
         "tenant_id": project.tenant_id,
@@ -149,6 +115,10 @@ def order_cluster(
         "site": order.site,
         "spec": order.spec,
         "blueprint_id": _make_blueprint(session, project.tenant_id, cluster_id, order, sealer),
+        "slurm": made.facts if made else None,
+        "provider_id": made.pool_id if made else None,
+        "peer_id": made.peer_id if made else None,
+        "provider_user": dedicating.JOBS_RUN_AS if made else "",
         "state": CLUSTER_STATES.initial,
         "reason": "Ordered.",
         "deadline_at": CpClock() + func.make_interval(0, 0, 0, 0, 0, 0, stay),
@@ -156,7 +126,7 @@ def order_cluster(
     row = session.execute(INSERT.values(values)).one_or_none()
     if row is None:
         raise NameTaken(f"The project has a cluster named {order.name}.", name=order.name)
-    sets = _insert_sets(session, row, order, facts)
+    sets = _insert_sets(session, row, order, facts, made.blueprints if made else {})
     new = NewOperation("cluster.create", "cluster", cluster_id, principal.id, project.tenant_id, project_id)
     operation_id = start_operation(session, new, first="pending", reason="Ordered.")
     _tell(session, row, "", "pending", "Ordered.")
@@ -167,7 +137,7 @@ def _make_blueprint(session: Session, tenant_id: str, cluster_id: str, order: Or
     """
     What the order's nodes boot with; none where the nodes are not the tenant's to log in to.
     """
-    if order.login is None:
+    if order.login is None or order.slurm is not None:
         return None
     if sealer is None:
         raise Unavailable("This installation has no master key, so it takes no secrets.", code="no_master_key")
@@ -177,75 +147,39 @@ def _make_blueprint(session: Session, tenant_id: str, cluster_id: str, order: Or
     return boots.make_blueprint(session, sealer, wanted)
 
 
-def check_order(session: Session, order: Order) -> dict[str, catalog.InstanceType]:
+def _establish(
+    session: Session, tenant_id: str, cluster_id: str, order: Order, sealer: Sealer | None
+) -> dedicating.Founding | None:
     """
-    Facts about every instance type, when the order names nothing unknown. Raises Invalid naming every field that is wrong.
+    What a Slurm of the tenant's own needs before it has nodes; None for other orders.
     """
-    facts = catalog.instance_facts(session)
-    unknown = [
-        FieldError(
-            f"body.spec.node_sets.{place}.instance_type", "unknown_instance_type", f"There is no type {one.instance_type[:60]}."
-        )
-        for place, one in enumerate(order.sets)
-        if one.instance_type not in facts
-    ]
-    if order.site not in catalog.site_names(session):
-        unknown.append(FieldError("body.spec.site", "unknown_site", f"There is no site {order.site[:60]}."))
-    if order.kind == BARE and order.login is None:
-        words = "A bare-metal order names the SSH keys that open its nodes."
-        unknown.append(FieldError("body.spec.login", "login_missing", words))
-    if order.kind != BARE and order.login is not None:
-        unknown.append(
-            FieldError("body.spec.login", "login_not_taken", f"The nodes of a {order.kind} cluster are not logged in to.")
-        )
-    if order.login is not None and order.login.user_data:
-        boots.kind_of(order.login.user_data, where="body.spec.login.user_data")
-    if len({one.name for one in order.sets}) < len(order.sets):
-        unknown.append(FieldError("body.spec.node_sets", "duplicate_name", "Two node sets have the same name."))
-    if unknown:
-        raise Invalid(unknown[0].message, errors=unknown)
-    return facts
+    if order.slurm is None or order.login is None:
+        return None
+    if sealer is None:
+        raise Unavailable("This installation has no master key, so it takes no secrets.", code="no_master_key")
+    return dedicating.establish(
+        session,
+        sealer,
+        tenant_id=tenant_id,
+        cluster_id=cluster_id,
+        site=order.site,
+        roles={one.name: (one.role, one.instance_type) for one in order.sets},
+        login=(order.login.ssh_keys, order.login.user_data),
+        wanted=order.slurm,
+    )
 
 
-def refuse_if_hopeless(session: Session, order: Order) -> None:
-    """
-    Returns when the order may be accepted. Raises NoCapacity, with what is missing and what would fit, when it would surely be refused.
-    """
-    if order.wait or all(nodes.are_free(session, order.site, one.instance_type, one.count) for one in order.sets):
-        return
-    free = {(one.site, one.instance_type): one.free for one in nodes.availability(session, None, None)}
-    for one in order.sets:
-        here = free.get((order.site, one.instance_type), 0)
-        if here < one.count:
-            elsewhere = max(
-                (count, site) for (site, kind), count in [*free.items(), (("", one.instance_type), 0)] if kind == one.instance_type
-            )
-            raise NoCapacity(
-                f"{one.count} nodes of {one.instance_type} wanted in {order.site}: {one.count - here} more are needed.",
-                instance_type=one.instance_type,
-                site=order.site,
-                requested=one.count,
-                missing=one.count - here,
-                alternative=_alternative(one, here, elsewhere),
-            )
-
-
-def _alternative(wanted: SetOrder, here: int, elsewhere: tuple[int, str]) -> dict[str, Any]:
-    count, site = elsewhere
-    if count >= wanted.count and site:
-        return {"kind": "other_site", "site": site, "nodes": wanted.count, "detail": f"{site} could hold it now."}
-    if here:
-        return {"kind": "smaller_gang", "nodes": here, "detail": f"{here} nodes would fit here now."}
-    return {"kind": "wait", "nodes": wanted.count, "detail": "Order with spec.wait = true to wait for capacity."}
-
-
-def _insert_sets(session: Session, row: Any, order: Order, facts: Mapping[str, catalog.InstanceType]) -> Sequence[SetView]:
+def _insert_sets(
+    session: Session, row: Any, order: Order, facts: Mapping[str, catalog.InstanceType], blueprints: Mapping[str, str]
+) -> Sequence[SetView]:
     values = [
         {
             "id": new_id("nds"),
             "cluster_id": row.id,
             "tenant_id": row.tenant_id,
             "name": one.name,
+            "role": one.role,
+            "blueprint_id": blueprints.get(one.name),
             "instance_type": one.instance_type,
             "count": one.count,
             "gpus": facts[one.instance_type].gpus,
@@ -255,7 +189,7 @@ def _insert_sets(session: Session, row: Any, order: Order, facts: Mapping[str, c
         for one in order.sets
     ]
     session.execute(insert(NodeSetRow.__table__), values)  # type: ignore[arg-type]
-    return [SetView(one["id"], one["name"], one["instance_type"], one["count"], one["gpus"]) for one in values]
+    return [SetView(one["id"], one["name"], one["instance_type"], one["count"], one["gpus"], one["role"]) for one in values]
 
 
 def get_cluster(session: Session, principal: Principal, project_id: str, cluster_id: str) -> ClusterView:
@@ -425,7 +359,9 @@ def homes(session: Session, cluster_ids: Sequence[str]) -> dict[str, Home]:
     rows = session.execute(select(ClusterRow).where(ClusterRow.id.in_(set(cluster_ids)))).scalars().all()
     ids = [row.id for row in rows]
     sets, members = repository.sets_of(session, ids), repository.members_of(session, ids)
-    providers = nodes.read_providers(session, [row.provider_id for row in rows if row.provider_id is not None])
+    peers = {row.id: _peer_of(row) for row in rows}
+    providers = nodes.read_providers(session, [peer for peer in peers.values() if peer is not None])
+    work = {one: [each for each in found if each.role == "worker"] for one, found in sets.items()}
     return {
         row.id: Home(
             cluster_id=row.id,
@@ -434,14 +370,27 @@ def homes(session: Session, cluster_ids: Sequence[str]) -> dict[str, Home]:
             state=row.state,
             kind=row.kind,
             user=row.provider_user,
-            provider=providers.get(row.provider_id or ""),
-            instances={one.ref: one[0].instance_id for one in members[row.id] if one[0].state == "active"},
-            nodes=sum(one.count for one in sets[row.id]),
-            gpus_per_node=max((one.gpus for one in sets[row.id]), default=0),
-            gpu_model=models.pop() if len(models := {one.gpu_model for one in sets[row.id]}) == 1 else "",
+            provider=providers.get(peers[row.id] or ""),
+            instances={
+                one.ref if row.peer_id is None else host_name(one[0].instance_id): one[0].instance_id
+                for one in members[row.id]
+                if one[0].state == "active"
+            },
+            nodes=sum(one.count for one in work[row.id]),
+            gpus_per_node=max((one.gpus for one in work[row.id]), default=0),
+            gpu_model=models.pop() if len(models := {one.gpu_model for one in work[row.id]}) == 1 else "",
         )
         for row in rows
     }
+
+
+def _peer_of(row: ClusterRow) -> str | None:
+    """
+    Who is asked about the cluster's jobs; nobody once a scheduler of its own has ended with it.
+    """
+    if row.peer_id is not None and row.state in {"failed", "deleted"}:
+        return None
+    return row.peer_id or row.provider_id
 
 
 def allowed_actions(view: ClusterView) -> dict[str, str]:

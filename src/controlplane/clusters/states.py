@@ -2,12 +2,16 @@
 The life of a cluster as data, and the frozen values its steps get and give. Pure.
 """
 
-from dataclasses import dataclass, field
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
 from datetime import datetime
+from typing import Any, Literal
 
 from controlplane.kit.states import State, StateTable
 from controlplane.nodes.states import ProviderRef
+from controlplane.rendering.slurm.files import Role
 
+BARE = "baremetal"
 DELETE = frozenset({"deleting"})
 
 CLUSTER_STATES = StateTable(
@@ -52,6 +56,25 @@ CLUSTER_STATES = StateTable(
 )
 
 
+def host_name(instance_id: str) -> str:
+    """
+    What a machine calls itself while it is the tenant's: its name in the tenant's own Slurm, and never used again.
+    """
+    return instance_id.replace("_", "-")
+
+
+@dataclass(frozen=True, slots=True)
+class Options:
+    """
+    Parts of a Slurm of one's own that not every order has.
+    """
+
+    accounting: bool = False
+    """History and limits per account."""
+    containers: bool = False
+    """Enroot and Pyxis."""
+
+
 @dataclass(frozen=True, slots=True)
 class MemberSnapshot:
     """
@@ -78,6 +101,12 @@ class MemberSnapshot:
     """Whether its meter runs."""
     node_health: str = "ok"
     """Worst class of its node's open reports."""
+    role: str = "worker"
+    """worker; head or login of a Slurm of its owner's own."""
+    current: bool = True
+    """Whether its machine has reported that it holds its files as they are now; true where it has none."""
+    trouble: str = ""
+    """What of its files it could not put in place, for operators."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,6 +125,8 @@ class SetView:
     """How many are wanted."""
     gpus: int
     """GPUs of one of its nodes."""
+    role: str = "worker"
+    """worker; head or login of a Slurm of its owner's own."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -146,6 +177,8 @@ class ClusterSnapshot:
     """Allocation ids that an update takes out."""
     state_for_s: float = 0.0
     """How long it has been in its state."""
+    dedicated: bool = False
+    """Whether it is a Slurm of its owner's own."""
 
     @property
     def lacking(self) -> int:
@@ -172,6 +205,8 @@ class ClusterFacts:
     """Allocations the provider was seen without: their nodes may be taken down."""
     release_reason: str = "released"
     """Why."""
+    renew: Literal["", "drain", "final"] = ""
+    """Which files its hosts get: with those that leave drained, or without them; empty: as they are."""
     health: tuple[tuple[str, str, str], ...] = ()
     """What the scheduler shows of members: (node id, class, words)."""
 
@@ -204,3 +239,72 @@ class Home:
     """GPUs of its largest node."""
     gpu_model: str
     """As in the catalog; empty where its node sets differ."""
+
+
+@dataclass(frozen=True, slots=True)
+class SetOrder:
+    """
+    Identical nodes that are ordered.
+    """
+
+    name: str
+    """Unique in the order."""
+    instance_type: str
+    """What they are."""
+    count: int
+    """How many."""
+    role: Role = "worker"
+    """head and login: parts of a Slurm of one's own."""
+
+
+@dataclass(frozen=True, slots=True)
+class Login:
+    """
+    How the owner of a cluster gets into its nodes.
+    """
+
+    ssh_keys: tuple[str, ...]
+    """Public keys, each as a line of authorized_keys."""
+    user_data: str = field(default="", repr=False)
+    """Given to cloud-init after the operator's own part; empty for none."""
+
+
+@dataclass(frozen=True, slots=True)
+class Order:
+    """
+    A cluster that is ordered.
+    """
+
+    name: str
+    """Unique in the project."""
+    kind: str
+    """slurm, baremetal or kubernetes."""
+    site: str
+    """Where."""
+    sets: tuple[SetOrder, ...]
+    """At least one."""
+    wait: bool = False
+    """Whether it waits for capacity instead of being refused."""
+    labels: Mapping[str, str] = field(default_factory=dict)
+    """Free key-value pairs."""
+    login: Login | None = None
+    """For nodes that are their owner's to log in to, and only there."""
+    slurm: Options | None = None
+    """For a Slurm of one's own."""
+
+    @property
+    def opens_nodes(self) -> bool:
+        """
+        Whether the nodes are their owner's to log in to.
+        """
+        return self.kind == BARE or self.slurm is not None
+
+    @property
+    def spec(self) -> dict[str, Any]:
+        """
+        The order as it is kept and shown: without what is secret.
+        """
+        sets = [asdict(one) for one in self.sets]
+        login = {"ssh_keys": list(self.login.ssh_keys), "has_user_data": bool(self.login.user_data)} if self.login else None
+        slurm = None if self.slurm is None else asdict(self.slurm)
+        return {"kind": self.kind, "site": self.site, "node_sets": sets, "wait": self.wait, "login": login, "slurm": slurm}

@@ -31,7 +31,7 @@ def due_providers(session: Session, limit: int) -> list[ProviderRef]:
     )
     chosen = (
         select(ProviderRow.id)
-        .where(ProviderRow.state != "deleted", due)
+        .where(ProviderRow.state != "deleted", ProviderRow.cluster_id.is_(None), due)
         .order_by(ProviderRow.checked_at.nulls_first(), ProviderRow.id)
         .limit(limit)
         .with_for_update(skip_locked=True)

@@ -20,7 +20,10 @@ class ProviderRow(Base):
     """
 
     __tablename__ = "providers"
-    __table_args__ = (CheckConstraint("state IN ('active','disabled','deleted')", name="state"),)
+    __table_args__ = (
+        CheckConstraint("state IN ('active','disabled','deleted')", name="state"),
+        Index("uq_providers_cluster", "cluster_id", unique=True, postgresql_where=text("cluster_id IS NOT NULL")),
+    )
 
     id: Mapped[str] = mapped_column(primary_key=True)
     """`prv_…`."""
@@ -38,6 +41,8 @@ class ProviderRow(Base):
     """Its secrets, sealed (kit.secrets) under the row's id."""
     capabilities: Mapped[dict[str, Any]] = mapped_column(server_default=text("'{}'::jsonb"))
     """What the peer said it can do."""
+    cluster_id: Mapped[str | None]
+    """The one cluster that it is the scheduler of, where a tenant has its own; nothing is placed on it."""
     shared: Mapped[bool] = mapped_column(server_default=text("true"))
     """Whether several tenants may hold its nodes at once; false where its members cannot be scrubbed."""
     seen_at: Mapped[datetime | None]

@@ -24,6 +24,8 @@ from controlplane.nodes import repository
 from controlplane.nodes.errors import ProviderInUse, UnknownAdapter
 from controlplane.nodes.models import NodePortRow, NodeRow, ProviderRow
 from controlplane.nodes.states import NODE_STATES
+from controlplane.rendering.slurm.offer import read_offer
+from controlplane.rendering.slurm.words import BadPlan
 
 ADAPTERS = "controlplane.providers"  # the entry point group
 CheckVersion = Callable[[int], None]
@@ -128,6 +130,7 @@ def register_provider(session: Session, new: NewProvider) -> ProviderRow:
     """
     The provider is registered. Raises Invalid for an unknown site, UnknownAdapter, NameTaken.
     """
+    _check_offer(new.config)
     if new.site not in catalog.site_names(session):
         raise _invalid("body.site", "unknown_site", f"There is no site {new.site[:60]}.")
     installed = sorted({point.name for point in entry_points(group=ADAPTERS)})
@@ -156,6 +159,17 @@ def register_provider(session: Session, new: NewProvider) -> ProviderRow:
     return row
 
 
+def _check_offer(config: Mapping[str, Any]) -> None:
+    """
+    Raises Invalid where the settings offer dedicated Slurm clusters that could never be built.
+    """
+    try:
+        read_offer(config)
+    except BadPlan as error:
+        wrong = [FieldError(f"body.config.{one.field}", one.code, one.message) for one in error.errors]
+        raise Invalid(error.detail, errors=wrong) from None
+
+
 def find_provider(session: Session, name: str) -> ProviderRow | None:
     """
     The provider of this name, or None.
@@ -176,9 +190,10 @@ def get_provider(session: Session, provider_id: str, *, lock: bool = False) -> P
 
 def list_providers(session: Session, ask: PageAsk) -> Page[ProviderRow]:
     """
-    A page of providers.
+    A page of the providers that operators registered.
     """
-    return fetch_page(session, select(ProviderRow).where(ProviderRow.state != "deleted"), ProviderRow.id, ask)
+    known = select(ProviderRow).where(ProviderRow.state != "deleted", ProviderRow.cluster_id.is_(None))
+    return fetch_page(session, known, ProviderRow.id, ask)
 
 
 @dataclass(frozen=True, slots=True)
@@ -204,6 +219,7 @@ def change_provider(
     check(row.version)
     replaced = []
     if change.config is not None and change.config != row.config:
+        _check_offer(change.config)
         row.config = change.config
         replaced.append("config")
     if change.secrets is not None:

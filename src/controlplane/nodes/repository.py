@@ -146,7 +146,7 @@ POOLS = text(
     SELECT p.id, p.site, p.site || '/' || p.id AS pool, p.shared, p.capabilities, p.config,
       ARRAY(SELECT DISTINCT a.tenant_id FROM allocations a JOIN nodes n ON n.id = a.node_id
             WHERE n.provider_id = p.id AND a.state <> 'ended' AND NOT p.shared) AS tenants
-    FROM providers p WHERE p.state = 'active' AND p.site IN :sites ORDER BY p.id
+    FROM providers p WHERE p.state = 'active' AND p.cluster_id IS NULL AND p.site IN :sites ORDER BY p.id
     """
 ).bindparams(bindparam("sites", expanding=True))
 
@@ -163,6 +163,24 @@ def read_pools(session: Session, sites: Sequence[str]) -> Sequence[Row[Any]]:
     The active providers of the sites, with the tenants on those that cannot be shared.
     """
     return session.execute(POOLS, {"sites": sorted(set(sites))}).all()
+
+
+SEATS = text(
+    """
+    SELECT a.id, a.instance_id, a.node_set_id, a.state, a.leaving, a.instance_type, a.blueprint_id, n.address, n.block, n.leaf, n.rack,
+      coalesce(n.nvlink_domain, '') AS nvlink_domain
+    FROM allocations a JOIN nodes n ON n.id = a.node_id
+    WHERE a.cluster_id = :cluster AND a.state IN ('held', 'active') ORDER BY a.id
+    """
+)
+
+
+def read_seats(session: Session, cluster_id: str) -> Sequence[Row[Any]]:
+    """
+    The machines that a cluster holds: (id, instance_id, node_set_id, state, leaving, instance_type, blueprint_id, address, block, leaf,
+    rack, nvlink_domain), oldest first.
+    """
+    return session.execute(SEATS, {"cluster": cluster_id}).all()
 
 
 IS_FREE = f"""

@@ -28,6 +28,7 @@ from controlplane.nodes.allocating import (
     mark_leaving,
     transfer_charge,
 )
+from controlplane.nodes.appointing import appoint, direct, dismiss
 from controlplane.nodes.driving import FREE_AGAIN, apply, begin_task
 from controlplane.nodes.errors import WrongState
 from controlplane.nodes.models import AllocationRow, HoldRow, NodeRow, WipeRow
@@ -61,7 +62,7 @@ from controlplane.nodes.reporting import (
     reports_of,
     take_undelivered,
 )
-from controlplane.nodes.repository import allocations_of, read_fleet, read_pools, read_providers
+from controlplane.nodes.repository import allocations_of, read_fleet, read_pools, read_providers, read_seats
 from controlplane.nodes.states import NODE_STATES, ProviderRef
 
 __all__ = [
@@ -77,10 +78,13 @@ __all__ = [
     "accept_release",
     "allocations_of",
     "apply",
+    "appoint",
     "availability",
     "begin_task",
     "change_provider",
     "delete_provider",
+    "direct",
+    "dismiss",
     "enroll",
     "enroll_from",
     "find_provider",
@@ -100,6 +104,7 @@ __all__ = [
     "read_fleet",
     "read_pools",
     "read_providers",
+    "read_seats",
     "register_provider",
     "report",
     "reports_of",

@@ -37,7 +37,7 @@ CAP = 16  # calls in flight per provider and process
 CAP_WAIT_S = 5.0
 LOOK_AGAIN_S = 5.0
 RETIRED_FOR_S = 120.0
-OURS = frozenset({"read_lag_s", "boot", "first_call_s", "diskless", "gpu_models", "inventory_patience_s"})
+OURS = frozenset({"read_lag_s", "boot", "first_call_s", "diskless", "gpu_models", "inventory_patience_s", "slurm"})
 """Settings of a provider that are for us, not for its adapter."""
 
 

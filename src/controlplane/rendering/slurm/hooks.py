@@ -87,8 +87,9 @@ def _reboot() -> Iterator[str]:
 def _health(worker: Worker, shape: Shape) -> Iterator[str]:
     yield "# slurmd's look at its node. It only drains; undraining is for whoever repaired it."
     yield "set -eu"
+    name = worker.name if worker.hostname and worker.hostname != worker.name else "$(hostname -s)"
     yield "drain() {"
-    yield f'  scontrol update nodename={worker.name} state=drain reason="health: $1"'
+    yield f'  scontrol update nodename="{name}" state=drain reason="health: $1"'
     yield "  exit 0"
     yield "}"
     if shape.gpus:

@@ -16,7 +16,7 @@ from controlplane.rendering.slurm.files import Bundle, RenderedFile, Role, Scrip
 from controlplane.rendering.slurm.gres import gres_file
 from controlplane.rendering.slurm.hooks import hook_files
 from controlplane.rendering.slurm.keys import ClusterKeys, jwt_file, munge_file
-from controlplane.rendering.slurm.plan import Host, SlurmPlan
+from controlplane.rendering.slurm.plan import Host, SlurmPlan, Worker
 from controlplane.rendering.slurm.scripts import head_script, login_script, worker_script
 from controlplane.rendering.slurm.topology import topology_file
 from controlplane.rendering.slurm.units import head_units, login_units, worker_units
@@ -28,15 +28,7 @@ def head_bundle(plan: SlurmPlan, keys: ClusterKeys, name: str = "") -> Bundle:
     """
     check_plan(plan)
     head = _host(plan.heads, name or plan.heads[0].name)
-    files = [
-        munge_file(keys, plan.layout),
-        jwt_file(keys, plan.layout),
-        *served_files(plan),
-        *head_units(plan, head),
-        *_names(plan),
-    ]
-    if head == plan.heads[0]:
-        files += accounting_files(plan)
+    files = [*key_files(plan, keys, "head"), *_head_files(plan, head)]
     return _bundle("head", head.name, files, head_script(plan, head))
 
 
@@ -46,11 +38,7 @@ def login_bundle(plan: SlurmPlan, keys: ClusterKeys, name: str) -> Bundle:
     """
     check_plan(plan)
     login = _host(plan.logins, name)
-    files = [munge_file(keys, plan.layout), *login_units(plan), *_names(plan)]
-    if not plan.words.has_sackd:
-        files += [conf_file(plan), *filter(None, (containers.plugstack_file(plan),))]
-        # commands read the file at each call, and no daemon is there to be told
-        files = [_quiet(each) for each in files]
+    files = [*key_files(plan, keys, "login"), *_login_files(plan)]
     return _bundle("login", login.name, files, login_script(plan))
 
 
@@ -61,15 +49,55 @@ def worker_bundle(plan: SlurmPlan, keys: ClusterKeys, name: str) -> Bundle:
     """
     check_plan(plan)
     worker = plan.worker(name)
-    files = [
-        munge_file(keys, plan.layout),
+    files = [*key_files(plan, keys, "worker"), *_worker_files(plan, worker)]
+    return _bundle("worker", worker.name, files, worker_script(plan))
+
+
+def key_files(plan: SlurmPlan, keys: ClusterKeys, role: Role) -> tuple[RenderedFile, ...]:
+    """
+    The secret files of a role: they are the same on all its hosts and for as long as the cluster lives.
+    """
+    munge = munge_file(keys, plan.layout)
+    return (munge, jwt_file(keys, plan.layout)) if role == "head" else (munge,)
+
+
+def plain_files(plan: SlurmPlan, role: Role, name: str) -> tuple[RenderedFile, ...]:
+    """
+    The files of a host without its keys, by path: what changes when the cluster does. Raises BadPlan, and KeyError when there is no such
+    host.
+    """
+    check_plan(plan)
+    if role == "head":
+        files = _head_files(plan, _host(plan.heads, name))
+    elif role == "login":
+        files = _login_files(plan)
+    else:
+        files = _worker_files(plan, plan.worker(name))
+    return tuple(sorted(files, key=lambda one: one.path))
+
+
+def _head_files(plan: SlurmPlan, head: Host) -> list[RenderedFile]:
+    files = [*served_files(plan), *head_units(plan, head), *_names(plan)]
+    return [*files, *accounting_files(plan)] if head == plan.heads[0] else files
+
+
+def _login_files(plan: SlurmPlan) -> list[RenderedFile]:
+    files = [*login_units(plan), *_names(plan)]
+    if not plan.words.has_sackd:
+        files += [conf_file(plan), *filter(None, (containers.plugstack_file(plan),))]
+        # commands read the file at each call, and no daemon is there to be told
+        files = [_quiet(each) for each in files]
+    return files
+
+
+def _worker_files(plan: SlurmPlan, worker: Worker) -> list[RenderedFile]:
+    return [
         *worker_units(plan, worker),
         *hook_files(plan, worker),
         *fabric_files(plan, worker),
         *containers.worker_files(plan, plan.shape_of[worker.shape].rdma),
         *_names(plan),
     ]
-    return _bundle("worker", worker.name, files, worker_script(plan, worker))
 
 
 def served_files(plan: SlurmPlan) -> Iterator[RenderedFile]:

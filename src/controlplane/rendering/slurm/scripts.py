@@ -9,7 +9,7 @@ from collections.abc import Iterable, Iterator
 from controlplane.rendering.slurm import accounting, containers
 from controlplane.rendering.slurm.files import Script
 from controlplane.rendering.slurm.keys import jwt_path
-from controlplane.rendering.slurm.plan import Host, SlurmPlan, Worker
+from controlplane.rendering.slurm.plan import Host, SlurmPlan
 from controlplane.rendering.slurm.units import REST_USER
 
 TRIES = 60
@@ -58,11 +58,11 @@ def head_script(plan: SlurmPlan, head: Host) -> Script:
     return _script(plan, "start-head", _head(plan, head))
 
 
-def worker_script(plan: SlurmPlan, worker: Worker) -> Script:
+def worker_script(plan: SlurmPlan) -> Script:
     """
-    Starts munge and slurmd, which asks the head until it answers.
+    Starts munge and slurmd, which asks the head until it answers; the same on every worker.
     """
-    return _script(plan, f"start-worker-{worker.name}", _worker(plan))
+    return _script(plan, "start-worker", _worker(plan))
 
 
 def login_script(plan: SlurmPlan) -> Script:

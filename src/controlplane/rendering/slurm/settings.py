@@ -30,7 +30,9 @@ class AdapterSettings:
     """All partitions; the config names the default."""
 
 
-def adapter_settings(plan: SlurmPlan, *, command_prefix: tuple[str, ...] = (), output_dir: str = "") -> AdapterSettings:
+def adapter_settings(
+    plan: SlurmPlan, *, command_prefix: tuple[str, ...] = (), output_dir: str = "", dedicated: bool = False
+) -> AdapterSettings:
     """
     How the cluster is driven: slurmrestd on the first head, the default partition, models and their GRES types.
 
@@ -39,6 +41,7 @@ def adapter_settings(plan: SlurmPlan, *, command_prefix: tuple[str, ...] = (), o
         command_prefix: runs a command on the head through a shell, for example `("ssh", "-oBatchMode=yes", "10.0.0.2")`; without it there
             are no reservations and no drains.
         output_dir: where job output is written, on a file system all workers see.
+        dedicated: whether all of the Slurm is one cluster of ours, so that it needs no walls inside.
     """
     check_plan(plan)
     config: dict[str, Any] = {
@@ -53,4 +56,6 @@ def adapter_settings(plan: SlurmPlan, *, command_prefix: tuple[str, ...] = (), o
         config["cli"] = {"argv_prefix": list(command_prefix), "quote": True}
     if output_dir:
         config["output_dir"] = output_dir
+    if dedicated:
+        config |= {"dedicated": True, "keep_dir": "/home/{user}"}
     return AdapterSettings(config, (JWT_SECRET,), tuple(sorted(partition.name for partition in plan.partitions)))

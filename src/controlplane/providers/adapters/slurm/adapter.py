@@ -13,6 +13,7 @@ from controlplane.providers.adapters.slurm.jobs import Jobs
 from controlplane.providers.adapters.slurm.names import Names
 from controlplane.providers.adapters.slurm.nodes import Nodes
 from controlplane.providers.adapters.slurm.output import reader
+from controlplane.providers.adapters.slurm.own import Own
 from controlplane.providers.adapters.slurm.peer import Peer
 from controlplane.providers.adapters.slurm.requests import EXCLUDES
 from controlplane.providers.adapters.slurm.tokens import Tokens
@@ -61,6 +62,7 @@ class SlurmAdapter:
         self._peer = Peer(rest, Cli(config.cli) if config.cli else None, config, names)
         files = reader(config.read)
         self._walls = Walls(self._peer, config)
+        self._clusters: Walls | Own = Own(self._peer) if config.dedicated else self._walls
         self._jobs = Jobs(self._peer, config, files)
         self._nodes = Nodes(self._peer, config, self._walls, files)
 
@@ -87,6 +89,8 @@ class SlurmAdapter:
             self._peer.nodes()
             accounts = self._peer.has_accounts() and self._config.accounts == "auto"
             walls, notes = self._wall_facts(accounts=accounts)
+        if self._config.dedicated:
+            return Capabilities(version=f"slurm {release}, api v0.0.{version}", products=("slurm",))
         if not self._peer.has_cli:
             notes.append("no cli: clusters, drains and wipes are not possible, jobs are only read")
         elif version < EXCLUDES:
@@ -109,42 +113,42 @@ class SlurmAdapter:
         See `Clusters.apply_cluster`.
         """
         with one_call():
-            self._walls.apply(spec)
+            self._clusters.apply(spec)
 
     def observe_cluster(self, cluster_id: str) -> ClusterView:
         """
         See `Clusters.observe_cluster`.
         """
         with one_call():
-            return self._walls.observe(cluster_id)
+            return self._clusters.observe(cluster_id)
 
     def delete_cluster(self, cluster_id: str) -> None:
         """
         See `Clusters.delete_cluster`.
         """
         with one_call():
-            self._walls.delete(cluster_id)
+            self._clusters.delete(cluster_id)
 
     def list_clusters(self) -> ClusterList:
         """
         See `Clusters.list_clusters`.
         """
         with one_call():
-            return self._walls.list_ids()
+            return self._clusters.list_ids()
 
     def drain(self, cluster_id: str, refs: tuple[str, ...], *, reason: str) -> None:
         """
         See `Clusters.drain`.
         """
         with one_call():
-            self._walls.drain(cluster_id, refs, reason=reason)
+            self._clusters.drain(cluster_id, refs, reason=reason)
 
     def undrain(self, cluster_id: str, refs: tuple[str, ...]) -> None:
         """
         See `Clusters.undrain`.
         """
         with one_call():
-            self._walls.undrain(cluster_id, refs)
+            self._clusters.undrain(cluster_id, refs)
 
     def submit(self, job: JobSpec) -> str:
         """

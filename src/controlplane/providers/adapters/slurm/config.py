@@ -99,6 +99,10 @@ class SlurmConfig(_Strict):
     """Catalog model to GRES type, for example `{"H100-SXM5-80GB": "h100"}`."""
     output_dir: str = ""
     """Where job output is written: a path all workers see; `{user}` becomes the job's user. Empty: output cannot be read."""
+    keep_dir: str = ""
+    """Where output is left on the job's first node when there is no `output_dir`: its user finds it there, we do not. Empty: nowhere."""
+    dedicated: bool = False
+    """Whether all of this Slurm is one cluster of ours: no walls inside, whoever asks has all nodes, and needs no cli."""
     read: ReadConfig | None = None
     """None: output and reports are read from a file system mounted here."""
     scrub: ScrubConfig = Field(default_factory=ScrubConfig)
@@ -112,8 +116,10 @@ class SlurmConfig(_Strict):
 
     @model_validator(mode="after")
     def _paths_and_versions(self) -> "SlurmConfig":
-        if self.output_dir:
-            check_path(self.output_dir.replace("{user}", "user"))
+        for directory in filter(None, (self.output_dir, self.keep_dir)):
+            check_path(directory.replace("{user}", "user"))
+        if self.dedicated and len(self.users) != 1:
+            raise ValueError("a dedicated Slurm has one user, whom its tenant's jobs run as")
         if self.api_versions is not None and not set(self.api_versions) & set(SUPPORTED_API):
             raise ValueError(f"api_versions must name at least one of {list(SUPPORTED_API)}")
         for value in (self.partition, self.admin_partition, *self.node_gres.values()):

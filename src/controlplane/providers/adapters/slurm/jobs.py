@@ -148,9 +148,8 @@ class Jobs:
         if spec.gpu_model and spec.gpus_per_node and self._config.node_gres and not gpu_type:
             raise Refused(f"no GRES type is configured for {spec.gpu_model}", code="job_gpu_model_unknown")
         accounts = self._config.accounts == "auto" and self._peer.has_accounts()
-        output = (
-            output_path(self._config.output_dir, spec.user, spec.cluster_id, spec.token) if self._config.output_dir else "/dev/null"
-        )
+        folder = self._config.output_dir or self._config.keep_dir
+        output = output_path(folder, spec.user, spec.cluster_id, spec.token) if folder else "/dev/null"
         return Submit(
             name=spec.token,
             comment=self._names.job_comment(spec.cluster_id),

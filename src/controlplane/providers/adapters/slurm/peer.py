@@ -112,8 +112,11 @@ class Peer:
 
     def find_reservation(self, cluster_id: str) -> ReservationRecord | None:
         """
-        The cluster's wall, or None when the complete listing lacks it.
+        The cluster's wall, or None when the complete listing lacks it. A dedicated Slurm is as a whole what a wall would hold, without
+        a name.
         """
+        if self._config.dedicated:
+            return ReservationRecord("", tuple(one.name for one in self.nodes()), (self._config.users[0],), None, None)
         name = self.names.reservation(cluster_id)
         return next((one for one in self.reservations() if one.name == name), None)
 

@@ -12,7 +12,7 @@ from controlplane.providers.adapters.slurm import marks
 from controlplane.providers.adapters.slurm.answers import JobRecord, NodeRecord, ReservationRecord
 from controlplane.providers.adapters.slurm.config import SlurmConfig
 from controlplane.providers.adapters.slurm.marks import Mark
-from controlplane.providers.adapters.slurm.names import plain
+from controlplane.providers.adapters.slurm.names import Names, plain
 from controlplane.providers.adapters.slurm.peer import Peer
 from controlplane.providers.clusters import ClusterList, ClusterSpec, ClusterView, MemberState, MemberView
 from controlplane.providers.errors import Busy, NotFound, ProviderError, Refused, Unknown
@@ -77,19 +77,19 @@ class Walls:
         nodes = {node.name: node for node in self._peer.nodes()}
         memory = {ref: self._remembered(nodes[ref], cluster_id) for ref in wall.nodes if ref in nodes}
         load = Counter(ref for job in self._peer.jobs() if not job.ended and not job.waits for ref in job.nodes)
-        seen = tuple(self._member(ref, nodes.get(ref), load[ref]) for ref in wall.nodes)
-        answering = _answering(seen)
-        memory = self._witness(seen, memory, complete=answering == "passed")
+        seen = tuple(member_view(ref, nodes.get(ref), load[ref], self._names) for ref in wall.nodes)
+        answers = answering(seen)
+        memory = self._witness(seen, memory, complete=answers == "passed")
         members = tuple(replace(one, up_since=marks.instant(memory[one.ref].up) if one.ref in memory else None) for one in seen)
         found = [nodes[ref] for ref in wall.nodes if ref in nodes]
-        counted: CheckResult = answering if answering != "passed" or all(node.gpus for node in found) else "failed"
+        counted: CheckResult = answers if answers != "passed" or all(node.gpus for node in found) else "failed"
         return ClusterView(
             cluster_id=cluster_id,
             members=members,
             verified_at=min(filter(None, (marks.instant(mark.verified) for mark in memory.values())), default=None),
             checks=(
-                Check("nodes_answer", answering, f"{sum(node.answers for node in found)} of {len(wall.nodes)}"),
-                Check("gpu_count", counted, _gpus(found)),
+                Check("nodes_answer", answers, f"{sum(node.answers for node in found)} of {len(wall.nodes)}"),
+                Check("gpu_count", counted, gpu_words(found)),
                 Check("fabric_bandwidth", "not_measured", "Slurm does not measure the fabric"),
             ),
         )
@@ -319,18 +319,6 @@ class Walls:
         mine = job.user in wall.users and job.user != self._config.user
         return mine and not job.waits and bool(set(job.nodes) & set(wall.nodes))
 
-    def _member(self, ref: str, node: NodeRecord | None, jobs: int) -> MemberView:
-        if node is None:
-            return MemberView(ref=ref, state="absent", gpus=None, jobs=jobs)
-        return MemberView(
-            ref=ref,
-            state=member_state(node, jobs),
-            gpus=node.gpus,
-            jobs=jobs,
-            reason=node.reason if node.drained or not node.answers else "",
-            drained_by_us=node.drained and self._names.is_our_reason(node.reason),
-        )
-
 
 @dataclass(frozen=True, slots=True)
 class PartitionFacts:
@@ -359,6 +347,22 @@ def partitions(peer: Peer) -> tuple[PartitionFacts, ...]:
         closed = named or facts.get("RootOnly") == "YES"
         out.append(PartitionFacts(facts["PartitionName"], needs_reservation=facts.get("ReqResv") == "YES", closed=closed))
     return tuple(out)
+
+
+def member_view(ref: str, node: NodeRecord | None, jobs: int, names: Names) -> MemberView:
+    """
+    The member as the port shows it.
+    """
+    if node is None:
+        return MemberView(ref=ref, state="absent", gpus=None, jobs=jobs)
+    return MemberView(
+        ref=ref,
+        state=member_state(node, jobs),
+        gpus=node.gpus,
+        jobs=jobs,
+        reason=node.reason if node.drained or not node.answers else "",
+        drained_by_us=node.drained and names.is_our_reason(node.reason),
+    )
 
 
 def member_state(node: NodeRecord, jobs: int) -> MemberState:
@@ -392,7 +396,7 @@ def mark_line(ref: str, mark: marks.Mark, config: SlurmConfig, deployment: str) 
     return f"update nodename={ref} {config.mark_field}={mark.text(deployment)}"
 
 
-def _answering(members: Iterable[MemberView]) -> CheckResult:
+def answering(members: Iterable[MemberView]) -> CheckResult:
     """
     Whether all members answer; not measured while one has only missed a ping or is on its way.
     """
@@ -402,5 +406,8 @@ def _answering(members: Iterable[MemberView]) -> CheckResult:
     return "failed" if states & {"down", "absent"} else "not_measured"
 
 
-def _gpus(nodes: Iterable[NodeRecord]) -> str:
+def gpu_words(nodes: Iterable[NodeRecord]) -> str:
+    """
+    How many nodes have how many GPUs.
+    """
     return ", ".join(f"{count} nodes of {gpus}" for gpus, count in sorted(Counter(node.gpus for node in nodes).items()))

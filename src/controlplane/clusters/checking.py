@@ -1,0 +1,97 @@
+"""
+Whether an order can be taken: what it names exists, its parts fit together, and it is not sure to be refused.
+"""
+
+from collections import Counter
+from typing import Any
+
+from sqlalchemy.orm import Session
+
+from controlplane.boots import service as boots
+from controlplane.catalog import service as catalog
+from controlplane.clusters.states import Order, SetOrder
+from controlplane.kit.errors import FieldError, Invalid, NoCapacity
+from controlplane.nodes import service as nodes
+
+
+def check_order(session: Session, order: Order) -> dict[str, catalog.InstanceType]:
+    """
+    Facts about every instance type, when the order names nothing unknown. Raises Invalid naming every field that is wrong.
+    """
+    facts = catalog.instance_facts(session)
+    unknown = [
+        FieldError(
+            f"body.spec.node_sets.{place}.instance_type", "unknown_instance_type", f"There is no type {one.instance_type[:60]}."
+        )
+        for place, one in enumerate(order.sets)
+        if one.instance_type not in facts
+    ]
+    if order.site not in catalog.site_names(session):
+        unknown.append(FieldError("body.spec.site", "unknown_site", f"There is no site {order.site[:60]}."))
+    if order.opens_nodes and order.login is None:
+        words = "An order for nodes of one's own names the SSH keys that open them."
+        unknown.append(FieldError("body.spec.login", "login_missing", words))
+    if not order.opens_nodes and order.login is not None:
+        unknown.append(
+            FieldError("body.spec.login", "login_not_taken", f"The nodes of a {order.kind} cluster are not logged in to.")
+        )
+    if order.login is not None and order.login.user_data:
+        boots.kind_of(order.login.user_data, where="body.spec.login.user_data")
+    unknown += _check_roles(order)
+    if len({one.name for one in order.sets}) < len(order.sets):
+        unknown.append(FieldError("body.spec.node_sets", "duplicate_name", "Two node sets have the same name."))
+    if unknown:
+        raise Invalid(unknown[0].message, errors=unknown)
+    return facts
+
+
+def _check_roles(order: Order) -> list[FieldError]:
+    """
+    What is wrong with the parts of a Slurm of one's own, or with naming them elsewhere.
+    """
+    if order.slurm is None:
+        odd = [place for place, one in enumerate(order.sets) if one.role != "worker"]
+        words = "Only a Slurm of one's own (spec.slurm) has heads and logins."
+        return [FieldError(f"body.spec.node_sets.{place}.role", "role_not_taken", words) for place in odd]
+    wrong = []
+    if order.kind != "slurm":
+        wrong.append(FieldError("body.spec.slurm", "slurm_not_taken", f"A {order.kind} cluster is no Slurm."))
+    counts = Counter({one.role: 0 for one in order.sets})
+    for one in order.sets:
+        counts[one.role] += one.count
+    if counts["head"] != 1 or not counts["worker"]:
+        words = "A Slurm of one's own has one node set of one node with the role head, and workers."
+        wrong.append(FieldError("body.spec.node_sets", "head_missing" if not counts["head"] else "roles_invalid", words))
+    return wrong
+
+
+def refuse_if_hopeless(session: Session, order: Order) -> None:
+    """
+    Returns when the order may be accepted. Raises NoCapacity, with what is missing and what would fit, when it would surely be refused.
+    """
+    if order.wait or all(nodes.are_free(session, order.site, one.instance_type, one.count) for one in order.sets):
+        return
+    free = {(one.site, one.instance_type): one.free for one in nodes.availability(session, None, None)}
+    for one in order.sets:
+        here = free.get((order.site, one.instance_type), 0)
+        if here < one.count:
+            elsewhere = max(
+                (count, site) for (site, kind), count in [*free.items(), (("", one.instance_type), 0)] if kind == one.instance_type
+            )
+            raise NoCapacity(
+                f"{one.count} nodes of {one.instance_type} wanted in {order.site}: {one.count - here} more are needed.",
+                instance_type=one.instance_type,
+                site=order.site,
+                requested=one.count,
+                missing=one.count - here,
+                alternative=_alternative(one, here, elsewhere),
+            )
+
+
+def _alternative(wanted: SetOrder, here: int, elsewhere: tuple[int, str]) -> dict[str, Any]:
+    count, site = elsewhere
+    if count >= wanted.count and site:
+        return {"kind": "other_site", "site": site, "nodes": wanted.count, "detail": f"{site} could hold it now."}
+    if here:
+        return {"kind": "smaller_gang", "nodes": here, "detail": f"{here} nodes would fit here now."}
+    return {"kind": "wait", "nodes": wanted.count, "detail": "Order with spec.wait = true to wait for capacity."}
