@@ -243,6 +243,24 @@ def test_the_adapter_drives_the_cluster(cluster: RealCluster) -> None:
     assert drive(cluster) == ("succeeded", 0, ("n1", "n2"))
 
 
+def test_a_whole_slurm_is_driven_without_walls(cluster: RealCluster) -> None:
+    """As a tenant's own: without commands on the head, its members are all its nodes, and a gang runs that nothing else could see."""
+
+    def work() -> Any:
+        settings = adapter_settings(cluster.plan, dedicated=True)
+        secrets = {name: slurm_plans.KEYS.secrets()[name] for name in settings.secrets}
+        adapter = build(AdapterInput("prv_own", dict(settings.config), secrets, "test", lambda: datetime.now(UTC)))
+        try:
+            members = {one.ref: one.state for one in adapter.observe_cluster("clu_own").members}
+            adapter.submit(JobSpec("job_own", "clu_own", "tnt_1", "tn_one", GANG, 2, 8, 1, 600, gpu_model="H100-SXM5-80GB"))
+            cluster.wait("scontrol -o show job | grep JobName=job_own | grep -q JobState=COMPLETED")
+            return members, adapter.find_job("clu_own", "job_own").phase, ",".join(adapter.capabilities().products)
+        finally:
+            adapter.close()
+
+    assert in_network(cluster.head, work) == ({"n1": "up", "n2": "up"}, "succeeded", "slurm")
+
+
 def test_slurmrestd_knows_only_this_clusters_key(cluster: RealCluster) -> None:
     """No token and a token of another key get nothing; the daemon is neither root nor Slurm's user."""
     ask = ["curl", "-s", "-o", "/dev/null", "-w", "%{http_code}", "http://10.77.150.1:6820/slurm/v0.0.38/ping"]

@@ -153,6 +153,14 @@ def test_a_script_that_never_ends_is_ended(host: Host) -> None:
     assert slow["output"].startswith("not over after 0.5 s")
 
 
+def test_folders_made_for_files_let_everybody_in(host: Host) -> None:
+    """Whatever umask the boothook runs under: what stands below must be found by others than root; our own folder is root's alone."""
+    host.boot(seed(Script("one", "true\n"), secret_files=(NodeFile("/usr/local/libexec/a/b", "x\n", "0755", ME),)))
+    made = [host.root / "usr/local/libexec", host.root / "usr/local/libexec/a"]
+    assert [one.stat().st_mode & 0o777 for one in made] == [0o755, 0o755]
+    assert host.home.stat().st_mode & 0o777 == 0o700
+
+
 def test_a_file_waits_for_its_owner(host: Host) -> None:
     """A file whose owner is not there yet is laid down later; one whose owner never comes fails the boot before any script runs."""
     host.boot(seed(Script("one", "true\n"), secret_files=(NodeFile("/etc/key", "k", "0400", "no-such-user:root"),)))
