@@ -7,13 +7,17 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Callable
+from concurrent.futures import Executor, ThreadPoolExecutor
 from functools import partial
 
+from sqlalchemy import Engine as Database
+
 from controlplane import bootstrap
+from controlplane.providers.toolbox import Toolbox
 from controlplane.settings import Settings
 from workers.pump import Pump
-from workers.sweeps import check_providers, expire_records, mend, reap, tell_repairs, watch_controllers
+from workers.sweeps import check_providers, expire_records, mend, reap, tell_repairs, watch_controllers, watch_ports
 from workers.webhooks import RepairHook
 
 log = logging.getLogger(__name__)
@@ -21,6 +25,8 @@ CHECK_EVERY_S = 5.0
 REAP_EVERY_S = 60.0
 STOP_GRACE_S = 30.0
 WATCHERS = 16
+SWITCHES = 8
+Watch = Callable[[Database, Toolbox, Executor, threading.Event], int]
 
 
 class Engine:
@@ -41,7 +47,9 @@ class Engine:
         self._stopping = threading.Event()
         self._threads = [threading.Thread(target=pump.run, name=f"pump-{name}", daemon=True) for name, pump in self.pumps.items()]
         self._threads.append(threading.Thread(target=self._sweep, name="sweep", daemon=True))
-        self._threads.append(threading.Thread(target=self._watch, name="watch", daemon=True))
+        for watch, at_once in ((watch_controllers, WATCHERS), (watch_ports, SWITCHES)):
+            looks = threading.Thread(target=self._watch, args=(watch, at_once), name=watch.__name__, daemon=True)
+            self._threads.append(looks)
 
     def start(self) -> None:
         """
@@ -93,16 +101,16 @@ class Engine:
                 log.exception("a sweep failed")
             self._stopping.wait(CHECK_EVERY_S)
 
-    def _watch(self) -> None:
+    def _watch(self, watch: Watch, at_once: int) -> None:
         """
-        Controllers are looked at by threads of their own: those that hang keep neither steps nor other sweeps waiting.
+        Controllers and switches are looked at by threads of their own: those that hang keep neither steps nor other sweeps waiting.
         """
-        with ThreadPoolExecutor(WATCHERS, thread_name_prefix="look") as pool:
+        with ThreadPoolExecutor(at_once, thread_name_prefix=watch.__name__) as pool:
             while not self._stopping.is_set():
                 asked = 0
                 try:
-                    asked = watch_controllers(self._runtime.engine, self._tools, pool, self._stopping)
+                    asked = watch(self._runtime.engine, self._tools, pool, self._stopping)
                 except Exception:
-                    log.exception("looking at controllers failed")
+                    log.exception("a round of looks failed", extra={"watch": watch.__name__})
                 if not asked:
                     self._stopping.wait(CHECK_EVERY_S)

@@ -6,15 +6,17 @@ from __future__ import annotations
 
 import logging
 import threading
+import time
 from concurrent.futures import Executor
 
 from sqlalchemy import Engine, text
 
 from controlplane.clusters import reaping, replacing
 from controlplane.kit.db import EVERYTHING, in_transaction
-from controlplane.nodes import checking, watching
+from controlplane.nodes import checking, watching, wiring
 from controlplane.nodes import service as nodes
-from controlplane.nodes.states import Look, ProviderRef, Watched
+from controlplane.nodes.states import Look, ProviderRef, Watched, WatchedSwitch
+from controlplane.nodes.steps.metal import ports
 from controlplane.nodes.steps.metal.health import look
 from controlplane.nodes.steps.provider import check
 from controlplane.providers.errors import ProviderError
@@ -24,6 +26,9 @@ from workers.webhooks import RepairHook
 log = logging.getLogger(__name__)
 BATCH = 20
 CONTROLLERS = 200
+SWITCHES = 64
+CALL_S = 30.0
+"""Longer than any call to a switch, its queue included: none is begun when less is left of the lease it is made under."""
 EXPIRED = text(
     """
     DELETE FROM idempotency_keys WHERE (principal_id, key) IN (
@@ -93,6 +98,41 @@ def watch_controllers(engine: Engine, tools: Toolbox, pool: Executor, stopping: 
     for some in (looks[place : place + BATCH] for place in range(0, len(looks), BATCH)):
         in_transaction(engine, EVERYTHING, lambda session, batch=some: watching.store(session, batch))  # type: ignore[misc]
     return len(due)
+
+
+def watch_ports(engine: Engine, tools: Toolbox, pool: Executor, stopping: threading.Event | None = None) -> int:
+    """
+    Switches that were not looked at lately were asked for their ports, and told of those that are not as they should be; how many switches
+    were due is returned. Each is a matter of its own: one that hangs or fails costs the others nothing.
+    """
+    due = in_transaction(engine, EVERYTHING, lambda session: wiring.due_switches(session, SWITCHES))
+
+    def tend(switch: WatchedSwitch) -> None:
+        if stopping is not None and stopping.is_set():
+            return
+        try:
+            _tend(engine, tools, switch)
+        except Exception:
+            log.exception("looking at a switch failed", extra={"switch": switch.name})
+
+    list(pool.map(tend, due))
+    return len(due)
+
+
+def _tend(engine: Engine, tools: Toolbox, switch: WatchedSwitch) -> None:
+    """
+    One look, one decision over the rows as they are after it, its calls, and what came of them.
+    """
+    seen = ports.look(switch, tools)
+    begin_by = time.monotonic() + wiring.LEASE_S - CALL_S
+    judged = in_transaction(engine, EVERYTHING, lambda session: wiring.judge(session, switch, seen))
+    told = {}
+    for mend in judged.mends:
+        in_time = time.monotonic() < begin_by
+        told[mend.node_id, mend.wire.name] = ports.tell(mend, tools) if in_time else "no_time_left"
+    late = in_transaction(engine, EVERYTHING, lambda session: wiring.settle(session, judged, told))
+    for mend in late:
+        ports.take_back(mend, tools)
 
 
 def tell_repairs(engine: Engine, hook: RepairHook | None) -> int:

@@ -12,7 +12,7 @@ from controlplane.kit.outcome import Outcome, Wait
 from controlplane.nodes.states import Access, Boot, Expected, NodeSnapshot, ProviderRef, Tenancy, Wire
 from controlplane.nodes.steps import STEPS
 from controlplane.providers.errors import Unknown
-from controlplane.providers.fabrics import NetworkSpec, PortRef, PortView
+from controlplane.providers.fabrics import FabricView, NetworkSpec, PortRef, PortView
 from controlplane.providers.hardware import (
     BootSource,
     Controller,
@@ -106,7 +106,8 @@ class Bench:
         return Logs((), complete=True)
 
     # the fabric
-    def attach(self, ref: PortRef, network: NetworkSpec) -> None:
+    def attach(self, ref: PortRef, network: NetworkSpec, *, turn: int = 0) -> None:
+        del turn
         self.acts.append(f"attach {ref.switch}")
         if self.power_ == "on":
             self.unsafe.append("a running machine joins a tenant's network")
@@ -115,12 +116,22 @@ class Bench:
             return
         self.ports[ref.switch, ref.port] = network.segment
 
-    def detach(self, ref: PortRef) -> None:
+    def detach(self, ref: PortRef, *, only: int | None = None, turn: int = 0) -> None:
+        del turn
         self.acts.append(f"detach {ref.switch}")
-        self.ports[ref.switch, ref.port] = None
+        if only in {None, self.ports.get((ref.switch, ref.port))}:
+            self.ports[ref.switch, ref.port] = None
 
     def observe_port(self, ref: PortRef) -> PortView:
         return PortView(ref, self.ports.get((ref.switch, ref.port)), up=True)
+
+    def observe_ports(self, switch: str) -> tuple[PortView, ...]:
+        return tuple(PortView(PortRef(*one), segment, up=True) for one, segment in sorted(self.ports.items()) if one[0] == switch)
+
+    def observe_fabric(self) -> FabricView:
+        return FabricView(
+            tuple(PortView(PortRef(*one), segment, up=True) for one, segment in sorted(self.ports.items())), complete=True
+        )
 
 
 @dataclass
@@ -135,8 +146,8 @@ class Tools:
         del provider, ref
         return self.bench
 
-    def fabric(self, provider: Any) -> Bench:
-        del provider
+    def fabric(self, provider: Any, switch: str) -> Bench:
+        del provider, switch
         return self.bench
 
     def controller(self, ref: str, *, url: str, system: str, username: str, sealed: bytes | None) -> Controller:

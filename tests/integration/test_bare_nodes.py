@@ -45,8 +45,8 @@ class BenchTools(Toolbox):
         del provider
         return self.benches[ref]
 
-    def fabric(self, provider: Reachable) -> Fabrics:
-        del provider
+    def fabric(self, provider: Reachable, switch: str) -> Fabrics:
+        del provider, switch
         return self.benches["fabric"]
 
 

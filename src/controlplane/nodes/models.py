@@ -124,7 +124,7 @@ class NodePortRow(Base):
     """
 
     __tablename__ = "node_ports"
-    __table_args__ = (UniqueConstraint("provider_id", "switch", "port"),)
+    __table_args__ = (UniqueConstraint("provider_id", "switch", "port"), Index("ix_node_ports_look", "look_at"))
 
     node_id: Mapped[str] = mapped_column(ForeignKey("nodes.id"), primary_key=True)
     """Whose."""
@@ -136,6 +136,12 @@ class NodePortRow(Base):
     """The switch by the fabric's name."""
     port: Mapped[str]
     """The port by the switch's name."""
+    look_at: Mapped[datetime] = mapped_column(server_default=CpClock())
+    """When it is looked at next."""
+    trouble: Mapped[str] = mapped_column(server_default="")
+    """What is not as it should be, for operators; empty for nothing."""
+    trouble_since: Mapped[datetime | None]
+    """Since when something is."""
 
 
 class NetworkRow(Base):
@@ -267,7 +273,7 @@ class HealthReportRow(Base):
     node_id: Mapped[str] = mapped_column(ForeignKey("nodes.id"), primary_key=True)
     """Which node."""
     source: Mapped[str] = mapped_column(primary_key=True)
-    """bmc, scheduler, agent, test, person."""
+    """bmc, fabric, scheduler, agent, test, person."""
     check_name: Mapped[str] = mapped_column(primary_key=True)
     """What was looked at."""
     class_: Mapped[str] = mapped_column("class")

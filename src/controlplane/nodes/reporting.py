@@ -36,7 +36,7 @@ class Report:
     node_id: str
     """Which node."""
     source: str
-    """bmc, scheduler, agent, test or person."""
+    """bmc, fabric, scheduler, agent, test or person."""
     check: str
     """What was looked at."""
     health: str

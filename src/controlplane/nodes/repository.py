@@ -62,6 +62,7 @@ def read_snapshots(session: Session, rows: Sequence[Any], facts: dict[str, Insta
     wires: dict[str, list[Wire]] = {}
     for port in sorted(ports, key=lambda one: one.name):
         wires.setdefault(port.node_id, []).append(Wire(port.name, providers[port.provider_id], port.switch, port.port))
+    turn = turn_now(session) if ports else 0
     begun = _read_boots(session, [row["boot_id"] for row in rows if row["boot_id"]])
     return {
         row["id"]: _snapshot(
@@ -71,9 +72,21 @@ def read_snapshots(session: Session, rows: Sequence[Any], facts: dict[str, Insta
             facts[row["instance_type"]],
             wires.get(row["id"], ()),
             begun.get(row["boot_id"]),
+            turn,
         )
         for row in rows
     }
+
+
+TURN = text("SELECT (extract(epoch FROM cp_clock()) * 1000000)::bigint")
+
+
+def turn_now(session: Session) -> int:
+    """
+    This instant of the database's clock, in microseconds, as switches order what they are told of a port: read under the lock of the node's
+    row, it is later than every turn that was decided under an earlier one. A database restored from a backup does not fall back behind it.
+    """
+    return int(session.execute(TURN).scalar_one())
 
 
 def _read_boots(session: Session, boot_ids: Sequence[str]) -> dict[str, Boot]:
@@ -103,6 +116,7 @@ def _snapshot(
     facts: InstanceType,
     wires: Sequence[Wire],
     boot: Boot | None,
+    turn: int,
 ) -> NodeSnapshot:
     access = node["access"]
     return NodeSnapshot(
@@ -120,6 +134,7 @@ def _snapshot(
         access=Access(access["url"], access.get("system", ""), access.get("username", ""), node["sealed"]) if access else None,
         boot=boot,
         wires=tuple(wires),
+        turn=turn,
         inventory=node["inventory"],
     )
 

@@ -35,6 +35,7 @@ OPEN_AFTER = 5  # consecutive calls without an answer before the circuit opens
 OPEN_FOR_S = 5.0
 CAP = 16  # calls in flight per provider and process
 CAP_WAIT_S = 5.0
+SWITCH_CAP = 4  # a switch makes its changes one after the other
 LOOK_AGAIN_S = 5.0
 RETIRED_FOR_S = 120.0
 OURS = frozenset({"read_lag_s", "boot", "first_call_s", "diskless", "gpu_models", "inventory_patience_s", "slurm"})
@@ -250,14 +251,18 @@ class Toolbox:
         """
         return Controller(ref, url, username, self._open_password(ref, sealed), system)
 
-    def fabric(self, provider: Reachable) -> Fabrics:
+    def fabric(self, provider: Reachable, switch: str) -> Fabrics:
         """
-        The provider as a network fabric. Raises Unsupported when it is none.
+        The provider as a network fabric, guarded for the one switch: a switch that hangs costs the others nothing.
+
+        Raises Unsupported when it is none.
         """
         adapter = self.adapter(provider)
         if not hasattr(adapter, "attach"):
             raise Unsupported("this provider is no fabric")
-        return cast("Fabrics", adapter)
+        with self._lock:
+            circuit = self._circuits.setdefault(f"{provider.id}/switch/{switch}", Circuit(threading.BoundedSemaphore(SWITCH_CAP)))
+        return cast("Fabrics", Guarded(adapter.unguarded, circuit))
 
     def jobs(self, provider: Reachable) -> SupportsJobs:
         """

@@ -2,9 +2,17 @@
 A machine's network ports and its tenant's network, where an operator told us how the ports are wired.
 """
 
+import logging
+
 from controlplane.kit.outcome import Outcome, Wait
+from controlplane.nodes.states import Mend, SeenPort, WatchedSwitch, Wire
 from controlplane.nodes.steps.metal.sequence import POLL_S, Machine
-from controlplane.providers.fabrics import NetworkSpec, PortRef
+from controlplane.providers.errors import ProviderError
+from controlplane.providers.fabrics import Fabrics, NetworkSpec, PortRef, PortView
+from controlplane.providers.toolbox import Toolbox
+
+log = logging.getLogger(__name__)
+LONGEST = 500
 
 
 def attach(machine: Machine) -> Outcome | None:
@@ -15,7 +23,7 @@ def attach(machine: Machine) -> Outcome | None:
     assert tenancy is not None
     network = NetworkSpec(tenancy.network, tenancy.tenant_id, tenancy.segment)
     for wire in machine.node.wires:
-        machine.tools.fabric(wire.provider).attach(PortRef(wire.switch, wire.port), network)
+        _fabric(wire, machine.tools).attach(_ref(wire), network, turn=machine.node.turn)
     return None
 
 
@@ -30,10 +38,10 @@ def joined(machine: Machine) -> Outcome | None:
 
 def detach(machine: Machine) -> Outcome | None:
     """
-    Every wired port was told to carry no tenant's network.
+    Every wired port was told to carry no tenant's network, and will not listen to anybody who decided otherwise before.
     """
     for wire in machine.node.wires:
-        machine.tools.fabric(wire.provider).detach(PortRef(wire.switch, wire.port))
+        _fabric(wire, machine.tools).detach(_ref(wire), turn=machine.node.turn)
     return None
 
 
@@ -44,11 +52,64 @@ def apart(machine: Machine) -> Outcome | None:
     return _seen(machine, None, back_to="detach", words="{} of {} ports carry nothing.")
 
 
+def look(switch: WatchedSwitch, tools: Toolbox) -> tuple[SeenPort, ...] | None:
+    """
+    What the switch does with its ports, by one call; None when it did not answer: that says nothing of any port.
+    """
+    try:
+        views = tools.fabric(switch.provider, switch.name).observe_ports(switch.name)
+    except ProviderError as error:
+        log.info("a switch did not tell of its ports", extra={"switch": switch.name, "code": error.code, "detail": error.detail})
+        return None
+    return tuple(SeenPort(view.ref.port, view.segment, view.strange[:LONGEST]) for view in views)
+
+
+def tell(mend: Mend, tools: Toolbox) -> str:
+    """
+    The port was told what it should carry; empty, or the code of what went wrong.
+    """
+    try:
+        fabric = _fabric(mend.wire, tools)
+        if mend.off is not None:
+            fabric.detach(_ref(mend.wire), only=mend.off, turn=mend.turn)
+        elif mend.onto is None:
+            fabric.detach(_ref(mend.wire), turn=mend.turn)
+        if mend.onto is not None:
+            network = NetworkSpec(mend.onto.name, mend.onto.tenant_id, mend.onto.segment)
+            fabric.attach(_ref(mend.wire), network, turn=mend.turn)
+    except ProviderError as error:
+        place = {"node_id": mend.node_id, "switch": mend.wire.switch, "port": mend.wire.port}
+        log.warning("a port could not be told", extra={**place, "code": error.code, "detail": error.detail})
+        return error.code
+    return ""
+
+
+def take_back(mend: Mend, tools: Toolbox) -> None:
+    """
+    What `tell` put on the port, when it turns out to have been too late, is off again, unless somebody has decided of the port since.
+    """
+    if mend.onto is None:
+        return
+    try:
+        _fabric(mend.wire, tools).detach(_ref(mend.wire), only=mend.onto.segment, turn=mend.turn)
+    except ProviderError as error:
+        place = {"node_id": mend.node_id, "switch": mend.wire.switch, "port": mend.wire.port}
+        log.warning("a late attachment is left to the next look", extra={**place, "code": error.code, "detail": error.detail})
+
+
+def _fabric(wire: Wire, tools: Toolbox) -> Fabrics:
+    return tools.fabric(wire.provider, wire.switch)
+
+
+def _ref(wire: Wire) -> PortRef:
+    return PortRef(wire.switch, wire.port)
+
+
 def _seen(machine: Machine, segment: int | None, *, back_to: str, words: str) -> Outcome | None:
     """
     None when all ports are as they should be; else the ports are told once more, for switches forget and people change them.
     """
-    views = [machine.tools.fabric(wire.provider).observe_port(PortRef(wire.switch, wire.port)) for wire in machine.node.wires]
+    views: list[PortView] = [_fabric(wire, machine.tools).observe_port(_ref(wire)) for wire in machine.node.wires]
     good = [view for view in views if view.segment == segment and not view.strange]
     if len(good) == len(views):
         return None

@@ -110,19 +110,29 @@ class FrrEvpnAdapter:
             raise NotFound(f"the fabric's list has no port {ref.port} of {ref.switch}", code="fabric_port_unlisted")
         return self._view(ref.switch, ref.port, self._read(ref.switch))
 
-    def attach(self, ref: PortRef, network: NetworkSpec) -> None:
+    def observe_ports(self, switch: str) -> tuple[PortView, ...]:
+        """
+        The listed ports of the switch, by one visit. Raises NotFound when the list has no such switch.
+        """
+        config = self._config.switches.get(switch)
+        if config is None:
+            raise NotFound(f"the fabric's list has no switch {switch}", code="fabric_port_unlisted")
+        state = self._read(switch)
+        return tuple(self._view(switch, port, state) for port in sorted(config.ports))
+
+    def attach(self, ref: PortRef, network: NetworkSpec, *, turn: int = 0) -> None:
         """
         The port is in the network's bridge on its switch; the bridge and its tunnel are there. A running one is not disturbed.
         """
         switch = self._listed(ref)
-        self._scripts[ref.switch].run(attach_words(self._names, self._config, switch, ref.port, network))
+        self._scripts[ref.switch].run(attach_words(self._names, self._config, switch, ref.port, network, turn))
 
-    def detach(self, ref: PortRef) -> None:
+    def detach(self, ref: PortRef, *, only: int | None = None, turn: int = 0) -> None:
         """
-        The port is in no bridge and switched off; bridges of ours that no port uses are gone from its switch.
+        The port is in no bridge, or not in that of `only`, and switched off; bridges of ours that no port uses are gone from its switch.
         """
         switch = self._listed(ref)
-        self._scripts[ref.switch].run(detach_words(self._names, switch, ref.port))
+        self._scripts[ref.switch].run(detach_words(self._names, switch, ref.port, only, turn))
 
     def _listed(self, ref: PortRef) -> SwitchConfig:
         switch = self._config.switches.get(ref.switch)

@@ -128,6 +128,7 @@ class Script:
             42: Refused(detail, code="fabric_port_taken"),
             43: Refused(detail, code="fabric_device_foreign"),
             44: Refused(detail, code="fabric_segment_taken"),
+            46: Busy(detail, retry_in_s=5.0, code="fabric_turn_over"),
         }
         if code in own and "fabric: " in said:
             return own[code]

@@ -80,22 +80,24 @@ def observe_words(names: Names, switch: SwitchConfig) -> tuple[str, ...]:
     return _checked(switch.lock_file, "observe", names.prefix, *switch.vtysh)
 
 
-def attach_words(names: Names, config: FabricConfig, switch: SwitchConfig, port: str, network: NetworkSpec) -> tuple[str, ...]:
+def attach_words(
+    names: Names, config: FabricConfig, switch: SwitchConfig, port: str, network: NetworkSpec, turn: int
+) -> tuple[str, ...]:
     """
     The arguments that bring the port into the network. Raises Refused for a network that tenants may not have.
     """
     check_network(network, config)
     return _checked(
-        *(switch.lock_file, "attach", names.prefix, port, names.tag(network.name)),
+        *(switch.lock_file, "attach", names.prefix, port, str(turn), names.tag(network.name)),
         *(str(network.segment), switch.vtep, str(config.vxlan_port), "-" if config.mtu is None else str(config.mtu)),
     )
 
 
-def detach_words(names: Names, switch: SwitchConfig, port: str) -> tuple[str, ...]:
+def detach_words(names: Names, switch: SwitchConfig, port: str, only: int | None, turn: int) -> tuple[str, ...]:
     """
-    The arguments that take the port out of whatever network of ours it is in.
+    The arguments that take the port out of whatever network of ours it is in, or out of the one segment.
     """
-    return _checked(switch.lock_file, "detach", names.prefix, port)
+    return _checked(switch.lock_file, "detach", names.prefix, port, str(turn), "-" if only is None else str(only))
 
 
 def _checked(*words: str) -> tuple[str, ...]:

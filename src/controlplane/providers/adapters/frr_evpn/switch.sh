@@ -1,13 +1,16 @@
 #!/bin/sh
-# What happens on a switch. It arrives on the standard input of `sh -s -- LOCK_FILE ACTION ...`; nothing stays on the switch.
+# What happens on a switch. It arrives on the standard input of `sh -s -- LOCK_FILE ACTION ...`; nothing stays on the switch but the
+# lock and, beside it in LOCK_FILE.turns, the latest turn of each port.
 #
 #   observe PREFIX VTYSH...                                  every device, the walls of our bridges, what FRR knows
-#   attach  PREFIX PORT TAG SEGMENT VTEP UDP_PORT MTU|-      the port is in the segment's bridge, and the bridge is as it should be
-#   detach  PREFIX PORT                                      the port is in no bridge and shut; bridges without a port are removed
+#   attach  PREFIX PORT TURN TAG SEGMENT VTEP UDP_PORT MTU|- the port is in the segment's bridge, and the bridge is as it should be
+#   detach  PREFIX PORT TURN SEGMENT|-                       the port is in no bridge and shut; bridges without a port are removed.
+#                                                            With SEGMENT: only a port that is in its bridge, and in no later turn
 #
 # Every action may be killed between any two commands; the same action again then completes it. Changes hold a lock, so that looking
 # and acting are one. A device is ours when its alias begins with PREFIX; others are never touched. Exit codes are told apart by the
-# caller: 40 locked, 41 no such port, 42 in another network of ours, 43 not ours, 44 segment in use, 45 a command failed.
+# caller: 40 locked, 41 no such port, 42 in another network of ours, 43 not ours, 44 segment in use, 45 a command failed, 46 a later turn
+# was told. TURN 0 is always made and never remembered.
 set -u
 export LC_ALL=C PATH="${PATH:-/bin}:/usr/sbin:/usr/bin:/sbin:/bin"
 net=/sys/class/net
@@ -52,6 +55,26 @@ has_port() { # BRIDGE: something besides its own tunnel is a member
 take_turns() { # -x | -s
   exec 9>>"$lock" || fail 45 "cannot open $lock"
   flock "$1" -w 4 9 || fail 40 "another change is under way"
+}
+
+is_over() { # something was decided about the port after what we are told to do
+  [ "$turn" -lt "$(last_turn)" ] && [ "$turn" -ne 0 ]
+}
+
+last_turn() {
+  last=0
+  [ ! -r "$lock.turns/$port" ] || read -r last <"$lock.turns/$port" || :
+  case $last in
+    '' | *[!0-9]*) last=0 ;;
+  esac
+  printf '%s' "$last"
+}
+
+note_turn() { # before anything is done: who comes late must find it
+  [ "$turn" -gt "$(last_turn)" ] || return 0
+  run mkdir -p "$lock.turns"
+  printf '%s\n' "$turn" >"$lock.turns/.new" || fail 45 "cannot write $lock.turns/.new"
+  run mv -f "$lock.turns/.new" "$lock.turns/$port"
 }
 
 wall_files() { # DEVICE: file and value of each setting that keeps a tenant from the switch's own stack, and from being routed by it
@@ -171,10 +194,12 @@ observe() {
 }
 
 attach() {
-  prefix=$1 port=$2 tag=$3 segment=$4 vtep=$5 udp_port=$6 mtu=$7
+  prefix=$1 port=$2 turn=$3 tag=$4 segment=$5 vtep=$6 udp_port=$7 mtu=$8
   bridge=cpb$segment vxlan=cpx$segment
   take_turns -x
   [ -e "$net/$port" ] || fail 41 "there is no port $port"
+  ! is_over || fail 46 "a later turn of $port was told"
+  note_turn
   master=$(master_of "$port")
   if [ -n "$master" ] && [ "$master" != "$bridge" ]; then
     found=$(tag_of "$master")
@@ -197,10 +222,20 @@ attach() {
 }
 
 detach() {
-  prefix=$1 port=$2
+  prefix=$1 port=$2 turn=$3 only=$4
   take_turns -x
   [ -e "$net/$port" ] || fail 41 "there is no port $port"
-  master=$(master_of "$port")
+  if [ "$only" = - ] || ! is_over; then
+    note_turn
+    master=$(master_of "$port")
+    if [ "$only" = - ] || [ "$master" = "cpb$only" ]; then
+      take_off
+    fi
+  fi
+  echo '=end'
+}
+
+take_off() {
   if [ -n "$master" ]; then
     case $(tag_of "$master") in
       "$prefix"*) ;;
@@ -211,7 +246,6 @@ detach() {
   [ -z "$master" ] || run ip link set dev "$port" nomaster
   [ -z "$(master_of "$port")" ] || fail 45 "$port is still in a bridge"
   remove_unused
-  echo '=end'
 }
 
 main() {

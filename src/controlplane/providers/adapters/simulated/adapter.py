@@ -260,18 +260,24 @@ class SimulatedProvider:
         """
         return self._read("observe_port", _place(ref), lambda act, at: fabric.port_view(act.db, at, ref))
 
-    def attach(self, ref: PortRef, network: NetworkSpec) -> None:
+    def observe_ports(self, switch: str) -> tuple[PortView, ...]:
+        """
+        All tenant ports of one switch as it has them now.
+        """
+        return self._read("observe_ports", switch, lambda act, at: fabric.ports_view(act.db, at, switch))
+
+    def attach(self, ref: PortRef, network: NetworkSpec, *, turn: int = 0) -> None:
         """
         The port carries this network and no other.
         """
-        given = {"port": asdict(ref), "network": asdict(network)}
+        given = {"port": asdict(ref), "network": asdict(network), "turn": turn}
         self._change("attach", _place(ref), given, token=network.name, tenant=network.tenant_id)
 
-    def detach(self, ref: PortRef) -> None:
+    def detach(self, ref: PortRef, *, only: int | None = None, turn: int = 0) -> None:
         """
-        The port carries no tenant network.
+        The port carries no tenant network, or not the one of `only`.
         """
-        self._change("detach", _place(ref), {"port": asdict(ref)})
+        self._change("detach", _place(ref), {"port": asdict(ref), "only": only, "turn": turn})
 
     # One call
 
@@ -281,6 +287,8 @@ class SimulatedProvider:
                 raise played.error(operation, target)
             if act.fault == "node_dies":
                 effects.kill(act, target)
+            if act.fault == "switch_forgets":
+                fabric.forget(act.db, target.partition("/")[0], act.now)
             at = act.now - (act.wait_us("seconds") if act.fault == "stale_read" else 0)
             return look(act, at)
 
@@ -298,6 +306,8 @@ class SimulatedProvider:
                     (act.now + act.wait_us("seconds"), self._deployment, operation, target, token, tenant, json.dumps(payload)),
                 )
                 raise played.error(operation, target)
+            if act.fault == "switch_forgets":
+                fabric.forget(act.db, target.partition("/")[0], act.now)
             answer = effects.bring_about(act, operation, payload)
             if when == "twice":
                 effects.bring_about(act, operation, payload)

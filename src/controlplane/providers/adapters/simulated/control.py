@@ -222,6 +222,13 @@ class SimControl:
         """
         self.revive_node(switch)
 
+    def reboot_switch(self, switch: str) -> None:
+        """
+        The switch has started anew: it has lost every network, every turn and whatever was on its way in it.
+        """
+        with self._store.change() as db:
+            fabric.forget(db, switch, self._now_us(db))
+
     def rewire(self, ref: PortRef, segment: int | None, *, tenant_id: str = "") -> None:
         """
         Somebody has put the port, a reserved one included, into a segment or into none by hand. Raises NotFound for no such port.

@@ -54,7 +54,11 @@ def _submit(act: Act, given: Mapping[str, Any]) -> str:
 
 
 def _attach(act: Act, given: Mapping[str, Any]) -> None:
-    fabric.attach(act, PortRef(**given["port"]), NetworkSpec(**given["network"]))
+    fabric.attach(act, PortRef(**given["port"]), NetworkSpec(**given["network"]), turn=given["turn"])
+
+
+def _detach(act: Act, given: Mapping[str, Any]) -> None:
+    fabric.detach(act, PortRef(**given["port"]), only=given["only"], turn=given["turn"])
 
 
 _EFFECTS: Mapping[str, Callable[[Act, Mapping[str, Any]], Any]] = {
@@ -70,6 +74,6 @@ _EFFECTS: Mapping[str, Callable[[Act, Mapping[str, Any]], Any]] = {
     "undrain": lambda act, given: groups.undrain(act, given["cluster_id"], tuple(given["refs"])),
     "submit": _submit,
     "attach": _attach,
-    "detach": lambda act, given: fabric.detach(act, PortRef(**given["port"])),
+    "detach": _detach,
     "cancel": lambda act, given: batch.cancel(act, given["cluster_id"], given["token"]),
 }

@@ -14,7 +14,7 @@ from typing import Any
 
 from controlplane.providers.adapters.simulated.acts import Act
 from controlplane.providers.adapters.simulated.faults import CANARY_HOST
-from controlplane.providers.errors import NotFound, NotSent, Refused
+from controlplane.providers.errors import Busy, NotFound, NotSent, Refused
 from controlplane.providers.fabrics import FabricView, NetworkSpec, PortRef, PortView
 
 LARGEST_SEGMENT = (1 << 24) - 1
@@ -31,11 +31,14 @@ def port_of(ref: str) -> PortRef:
     return PortRef(_leaf_of(ref), f"{ref}.{_TENANT_END}")
 
 
-def attach(act: Act, wanted: PortRef, network: NetworkSpec) -> None:
+def attach(act: Act, wanted: PortRef, network: NetworkSpec, *, turn: int) -> None:
     """
     The port carries the network, or will when the call was delayed; a half-made attachment is completed by a repeat.
     """
     ref = _changeable(act, wanted)
+    if _is_over(act, wanted, turn):
+        raise Busy(f"a later turn of {wanted.port} was told ({CANARY_HOST})", code="fabric_turn_over")
+    _note_turn(act, wanted, turn)
     if not 1 <= network.segment <= LARGEST_SEGMENT:
         raise Refused(f"segment {network.segment} is outside 1 to {LARGEST_SEGMENT}", code="fabric_segment_invalid")
     held = _held(act, wanted)
@@ -64,15 +67,30 @@ def attach(act: Act, wanted: PortRef, network: NetworkSpec) -> None:
     act.changed = True
 
 
-def detach(act: Act, wanted: PortRef) -> None:
+def detach(act: Act, wanted: PortRef, *, only: int | None, turn: int) -> None:
     """
-    The port carries nothing, or will carry nothing when the call was delayed.
+    The port carries nothing, or not the segment of `only`, or will when the call was delayed.
     """
     _changeable(act, wanted)
-    for one in [] if act.fault == "detach_lies" else _held(act, wanted):
+    if only is not None and _is_over(act, wanted, turn):
+        return
+    _note_turn(act, wanted, turn)
+    held = [one for one in _held(act, wanted) if only in {None, one["segment"]}]
+    for one in [] if act.fault == "detach_lies" else held:
         # A planned attachment that is taken back before its time was never there.
         act.db.execute("UPDATE links SET until_at = ? WHERE id = ?", (max(act.start, one["from_at"]), one["id"]))
         act.changed = True
+
+
+def forget(db: sqlite3.Connection, switch: str, at: int) -> None:
+    """
+    The switch has started anew: no port of it carries anything, and neither turns nor what was on its way in it are left.
+    """
+    db.execute(
+        "UPDATE links SET until_at = max(?, from_at) WHERE switch = ? AND (until_at IS NULL OR until_at > ?)", (at, switch, at)
+    )
+    db.execute("DELETE FROM turns WHERE switch = ?", (switch,))
+    db.execute("DELETE FROM late_effects WHERE operation IN ('attach', 'detach') AND target GLOB ? || '/*'", (switch,))
 
 
 def rewire(db: sqlite3.Connection, wanted: PortRef, segment: int | None, tenant_id: str, at: int) -> None:
@@ -132,6 +150,22 @@ def port_view(db: sqlite3.Connection, at: int, wanted: PortRef) -> PortView:
     return _view(wanted, rows)
 
 
+def ports_view(db: sqlite3.Connection, at: int, switch: str) -> tuple[PortView, ...]:
+    """
+    Every tenant port of one switch at that time. Raises NotFound for no such switch, NotSent while it is silent.
+    """
+    rows = db.execute("SELECT ref FROM machines WHERE ref > ? || '-' AND ref < ? || '.' ORDER BY ref", (switch, switch))
+    refs = [row["ref"] for row in rows if _leaf_of(row["ref"]) == switch]
+    if not refs:
+        raise NotFound(f"the fabric's list has no switch {switch}", code="fabric_port_unlisted")
+    _hear(db, switch, at)
+    carried: dict[str, list[sqlite3.Row]] = {}
+    found = db.execute(f"SELECT * FROM links WHERE switch = :switch AND {_STANDING} ORDER BY id", {"switch": switch, "at": at})
+    for row in found:
+        carried.setdefault(row["port"], []).append(row)
+    return tuple(_view(one, carried.get(one.port, [])) for one in map(port_of, refs))
+
+
 def _view(ref: PortRef, rows: Sequence[Any]) -> PortView:
     segments = sorted({row["segment"] for row in rows})
     wrong = []
@@ -167,6 +201,22 @@ def _held(act: Act, wanted: PortRef) -> list[Any]:
         " until_at > from_at) ORDER BY id",
         (wanted.switch, wanted.port, act.now),
     ).fetchall()
+
+
+def _is_over(act: Act, wanted: PortRef, turn: int) -> bool:
+    """
+    Whether something was decided about the port after what is asked now.
+    """
+    found = act.db.execute("SELECT turn FROM turns WHERE switch = ? AND port = ?", (wanted.switch, wanted.port)).fetchone()
+    return turn != 0 and found is not None and turn < found["turn"]
+
+
+def _note_turn(act: Act, wanted: PortRef, turn: int) -> None:
+    if turn:
+        act.db.execute(
+            "INSERT INTO turns VALUES (?, ?, ?) ON CONFLICT (switch, port) DO UPDATE SET turn = max(turn, excluded.turn)",
+            (wanted.switch, wanted.port, turn),
+        )
 
 
 def _stands_there(db: sqlite3.Connection, ref: str, switch: str) -> bool:

@@ -39,7 +39,7 @@ CHANGES = (
 )
 OPERATIONS = (*READS, *CHANGES)
 """Every method of the ports for machines, clusters and jobs."""
-FABRIC_READS = ("observe_fabric", "observe_port")
+FABRIC_READS = ("observe_fabric", "observe_port", "observe_ports")
 FABRIC_CHANGES = ("attach", "detach")
 FABRIC_OPERATIONS = (*FABRIC_READS, *FABRIC_CHANGES)
 """Every method of the port for fabrics."""
@@ -155,8 +155,9 @@ FABRIC_PRESETS: Mapping[str, Preset] = {
     "attach_lies": Preset("world", operations=(), on_fabrics=("attach",)),
     "attach_half_made": Preset("world", operations=(), on_fabrics=("attach",)),
     "detach_lies": Preset("world", operations=(), on_fabrics=("detach",)),
+    "switch_forgets": Preset("world", operations=(), on_fabrics=("observe_port", "observe_ports", *FABRIC_CHANGES)),
 }
-"""Faults that only a fabric has; most of the others befall it too."""
+"""Faults that only a fabric has; most of the others befall it too. A switch that forgets has just started anew when the call comes."""
 _BY_NAME: Mapping[str, Preset] = {**PRESETS, **FABRIC_PRESETS}
 
 

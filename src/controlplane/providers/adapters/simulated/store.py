@@ -102,6 +102,12 @@ CREATE TABLE calls (
   fault TEXT NOT NULL DEFAULT ''
 );
 """
+LATER = """
+CREATE TABLE IF NOT EXISTS turns (
+  switch TEXT NOT NULL, port TEXT NOT NULL, turn INTEGER NOT NULL, PRIMARY KEY (switch, port)
+) WITHOUT ROWID;
+"""
+"""What worlds made by earlier versions lack."""
 
 
 class Store:
@@ -123,8 +129,10 @@ class Store:
             fcntl.flock(gate, fcntl.LOCK_EX)
             with self.change() as db:
                 if db.execute("SELECT 1 FROM sqlite_master WHERE name = 'meta'").fetchone():
+                    for statement in LATER.split(";\n"):
+                        db.execute(statement)
                     return False
-                for statement in SCHEMA.split(";\n"):
+                for statement in (SCHEMA + LATER).split(";\n"):
                     db.execute(statement)
                 fill(db)
                 return True
