@@ -321,6 +321,43 @@ class FabricLab:
         listener.listen(16)
         self._stack.enter_context(_serving(listener, name))
 
+    def reboot(self, name: str, *, configured: bool = True) -> None:
+        """
+        The leaf has started anew: nothing that was made in its kernel since the lab started, nothing under `/run`, its ports shut, and FRR
+        with the operator's configuration, or with none.
+        """
+        self.halt(name)
+        for device in self.made_on(name):
+            self.on(name, "ip", "link", "del", "dev", device)
+        for port in PORTS:
+            self.on(name, "ip", "link", "set", "dev", port, "down")
+        shutil.rmtree(self.directory / name / "lock.turns", ignore_errors=True)
+        self.start_frr(name, configured=configured)
+
+    def halt(self, name: str) -> None:
+        """
+        The switch's FRR has ended, and so have its routes.
+        """
+        for daemon in ("bgpd", "zebra"):
+            pid = int((self.directory / name / f"{daemon}.pid").read_text(encoding="utf-8"))
+            os.kill(pid, signal.SIGTERM)
+            until(lambda pid=pid: Path(f"/proc/{pid}/exe").exists(), lambda there: not there)  # type: ignore[misc]
+
+    def start_frr(self, name: str, *, configured: bool = True) -> None:
+        """
+        FRR runs on the switch, with the operator's configuration or an empty one.
+        """
+        folder = self.directory / name
+        (folder / "empty.conf").touch()
+        wanted = folder / ("frr.conf" if configured else "empty.conf")
+        where = ["--vty_socket", str(folder), "-z", str(folder / "zserv.api"), "-f", str(wanted)]
+        for daemon, more in (("zebra", []), ("bgpd", ["-p", "179"])):
+            _run(
+                *self.inside(name),
+                *(f"/usr/lib/frr/{daemon}", "-d", *where, "-i", str(folder / f"{daemon}.pid")),
+                *("-u", "root", "-g", "root", "-P", "0", "--log", f"file:{folder / daemon}.log", *more),
+            )
+
     def _route(self) -> None:
         neighbours = {
             "s1": [("10.97.1.1", 65001), ("10.97.2.1", 65002)],
@@ -335,13 +372,7 @@ class FabricLab:
             (folder / "door").write_text('#!/bin/sh\nexec "$@"\n', encoding="utf-8")
             (folder / "door").chmod(0o755)
             (folder / "frr.conf").write_text(_frr_config(name, numbers[name], peers), encoding="utf-8")
-            where = ["--vty_socket", str(folder), "-z", str(folder / "zserv.api"), "-f", str(folder / "frr.conf")]
-            for daemon, more in (("zebra", []), ("bgpd", ["-p", "179"])):
-                _run(
-                    *self.inside(name),
-                    *(f"/usr/lib/frr/{daemon}", "-d", *where, "-i", str(folder / f"{daemon}.pid")),
-                    *("-u", "root", "-g", "root", "-P", "0", "--log", f"file:{folder / daemon}.log", *more),
-                )
+            self.start_frr(name)
 
 
 @contextmanager

@@ -37,6 +37,7 @@ class FabricHarness(ABC):
     missing: PortRef
     """No port at all."""
     _segments = count(1000)
+    _turns = count(1)
 
     @abstractmethod
     def another(self) -> Fabrics:
@@ -54,6 +55,12 @@ class FabricHarness(ABC):
     def restore(self, switch: str) -> None:
         """
         The switch can be reached again.
+        """
+
+    @abstractmethod
+    def reboot(self, switch: str) -> None:
+        """
+        The switch has started anew and has what the operator gave it, nothing else.
         """
 
     @abstractmethod
@@ -80,6 +87,12 @@ class FabricHarness(ABC):
         """
         segment = next(self._segments)
         return NetworkSpec(f"net-{segment}", f"ten_{segment}", segment)
+
+    def turn(self) -> int:
+        """
+        A turn later than every one before.
+        """
+        return next(self._turns)
 
     def settled(self, ref: PortRef, segment: int | None) -> PortView:
         """
@@ -152,6 +165,12 @@ class SimulatedFabric(FabricHarness):
         """
         self.control.restore_switch(switch)
 
+    def reboot(self, switch: str) -> None:
+        """
+        By the world's control.
+        """
+        self.control.reboot_switch(switch)
+
     def meddle(self, ref: PortRef) -> None:
         """
         By the world's control.
@@ -202,6 +221,12 @@ class FrrFabric(FabricHarness):
         The way to it is back.
         """
         self.lab.open_door(switch)
+
+    def reboot(self, switch: str) -> None:
+        """
+        As the lab does it.
+        """
+        self.lab.reboot(switch)
 
     def meddle(self, ref: PortRef) -> None:
         """

@@ -5,14 +5,15 @@ What every adapter of the Fabrics port must do.
 from __future__ import annotations
 
 import random
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 import pytest
 
-from controlplane.providers.errors import NotFound, Refused, Transient
+from controlplane.providers.errors import Busy, NotFound, Refused, Transient
 from controlplane.providers.fabrics import Fabrics, NetworkSpec, PortRef
 from tests.contract.fabric_harnesses import FabricHarness, SimulatedFabric, frr_fabric
 from tests.fabric_lab import FabricLab, running_lab
@@ -179,6 +180,9 @@ def test_a_silent_switch_makes_the_view_incomplete(fabric: FabricHarness) -> Non
             fabric.adapter.attach(port, network)
         with pytest.raises(Transient):
             fabric.adapter.observe_port(port)
+        with pytest.raises(Transient):
+            fabric.adapter.observe_ports(port.switch)
+        assert far in {one.ref for one in fabric.adapter.observe_ports(far.switch)}
         fabric.adapter.attach(far, network)
     finally:
         fabric.restore(port.switch)
@@ -221,6 +225,120 @@ def test_of_two_at_once_one_is_refused(fabric: FabricHarness) -> None:
         assert len(told) == 1
         fabric.settled(port, told[0])
         fabric.adapter.detach(port)
+
+
+def test_one_switch_tells_of_all_its_ports(fabric: FabricHarness) -> None:
+    """The same words as the listing of the fabric, in order, and of no other switch; one that is not listed is not found."""
+    port, network = fabric.ports[0], fabric.network()
+    fabric.adapter.attach(port, network)
+    fabric.settled(port, network.segment)
+    listed = tuple(one for one in fabric.adapter.observe_fabric().ports if one.ref.switch == port.switch)
+    assert fabric.adapter.observe_ports(port.switch) == listed
+    for name in ("nowhere", "", "; reboot"):
+        with pytest.raises(NotFound):
+            fabric.adapter.observe_ports(name)
+
+
+def test_a_port_is_taken_off_one_network_only(fabric: FabricHarness) -> None:
+    """A detach that names a segment leaves a port that carries another, or nothing, as it is."""
+    port, other = fabric.ports[:2]
+    network, another = fabric.network(), fabric.network()
+    fabric.adapter.attach(port, network)
+    fabric.adapter.detach(port, only=another.segment)
+    fabric.adapter.detach(other, only=another.segment)
+    fabric.settled(port, network.segment)
+    fabric.settled(other, None)
+    fabric.adapter.detach(port, only=network.segment)
+    fabric.settled(port, None)
+
+
+def test_an_older_turn_changes_nothing(fabric: FabricHarness) -> None:
+    """Whoever decided earlier is turned away, also by another process, and may repeat what was decided last."""
+    port, network, another = fabric.ports[0], fabric.network(), fabric.network()
+    early, late, latest = fabric.turn(), fabric.turn(), fabric.turn()
+    fabric.adapter.attach(port, network, turn=early)
+    fabric.adapter.detach(port, turn=late)
+    for adapter in (fabric.adapter, fabric.another()):
+        with pytest.raises(Busy) as told:
+            adapter.attach(port, network, turn=early)
+        assert told.value.code == "fabric_turn_over"
+    fabric.settled(port, None)
+    for _ in range(2):
+        fabric.adapter.attach(port, another, turn=late)
+    fabric.adapter.attach(port, another, turn=latest)
+    fabric.adapter.detach(port, only=another.segment, turn=late)
+    fabric.settled(port, another.segment)
+    fabric.adapter.detach(port, only=another.segment, turn=latest)
+    fabric.settled(port, None)
+
+
+def test_separating_is_never_turned_away(fabric: FabricHarness) -> None:
+    """A detach of everything is always made, whenever it was decided; and it does not make an older turn good again."""
+    port, network = fabric.ports[0], fabric.network()
+    early, late = fabric.turn(), fabric.turn()
+    fabric.adapter.attach(port, network, turn=late)
+    fabric.adapter.detach(port, turn=early)
+    fabric.settled(port, None)
+    with pytest.raises(Busy):
+        fabric.adapter.attach(port, network, turn=early)
+    fabric.adapter.attach(port, network)
+    fabric.settled(port, network.segment)
+
+
+def test_what_was_decided_is_remembered_though_nothing_was_to_be_done(fabric: FabricHarness) -> None:
+    """A detach of a bare port, or of a segment that it does not carry, still turns away an attachment that was decided before."""
+    port, network = fabric.ports[0], fabric.network()
+    for only in (None, network.segment):
+        early, late = fabric.turn(), fabric.turn()
+        fabric.adapter.detach(port, only=only, turn=late)
+        with pytest.raises(Busy):
+            fabric.adapter.attach(port, network, turn=early)
+    fabric.settled(port, None)
+
+
+def test_however_an_old_attachment_races_a_detach_the_port_ends_bare(fabric: FabricHarness) -> None:
+    """Both are on their way at once; the later decision stands."""
+    port, network = fabric.ports[0], fabric.network()
+
+    def keep_at(change: Callable[[Fabrics], None]) -> None:
+        adapter = fabric.another()
+        for _ in range(100):
+            try:
+                return change(adapter)
+            except Busy as wrong:
+                if wrong.code == "fabric_turn_over":
+                    return None
+        raise AssertionError("the switch is busy for ever")
+
+    for _ in range(4):
+        early, late = fabric.turn(), fabric.turn()
+        changes = (partial(_attach, port, network, early), partial(_detach, port, late))
+        with ThreadPoolExecutor(2) as pool:
+            list(pool.map(keep_at, changes))
+        fabric.settled(port, None)
+
+
+def test_a_switch_that_started_anew_takes_what_it_is_told(fabric: FabricHarness) -> None:
+    """Its ports carry nothing, its turns are gone, others keep what they carry, and the same attachment brings its port back."""
+    port, far = fabric.ports[0], fabric.ports[2]
+    network = fabric.network()
+    early, late = fabric.turn(), fabric.turn()
+    for one in (port, far):
+        fabric.adapter.attach(one, network, turn=late)
+        fabric.settled(one, network.segment)
+    fabric.reboot(port.switch)
+    fabric.settled(port, None)
+    fabric.settled(far, network.segment)
+    fabric.adapter.attach(port, network, turn=early)
+    fabric.settled(port, network.segment)
+
+
+def _attach(port: PortRef, network: NetworkSpec, turn: int, adapter: Fabrics) -> None:
+    adapter.attach(port, network, turn=turn)
+
+
+def _detach(port: PortRef, turn: int, adapter: Fabrics) -> None:
+    adapter.detach(port, turn=turn)
 
 
 def test_any_order_of_calls_ends_where_a_model_says(fabric: FabricHarness) -> None:

@@ -120,7 +120,8 @@ def test_a_port_that_stays_on_the_network_holds_the_release_up() -> None:
     """A machine whose port still carries the tenant's network is not cut, not wiped and not anybody's."""
 
     class Deaf(Bench):
-        def detach(self, ref: object) -> None:
+        def detach(self, ref: object, *, only: int | None = None, turn: int = 0) -> None:
+            del only, turn
             self.acts.append("detach")
 
     bench = Deaf(ports=dict(ATTACHED))

@@ -98,7 +98,7 @@ def test_a_script_that_arrives_cut_short_does_nothing(tmp_path: Path) -> None:
         fake.write_text(f"#!/bin/sh\necho {name} >>{tmp_path}/ran\n", encoding="utf-8")
         fake.chmod(0o755)
     env = {"PATH": f"{tmp_path}:/usr/bin:/bin"}
-    words = [str(tmp_path / "lock"), "attach", "controlplane:t:", "lo", "controlplane:t:n", "100", "10.0.0.1", "4789", "-"]
+    words = [str(tmp_path / "lock"), "attach", "controlplane:t:", "lo", "7", "controlplane:t:n", "100", "10.0.0.1", "4789", "-"]
     ends = sorted({*range(0, len(SCRIPT) - 1, 97), *(index + 1 for index, letter in enumerate(SCRIPT) if letter == "\n")})
     ends = [end for end in ends[::2] if end < SCRIPT.rindex("main")] + [SCRIPT.rindex("main"), SCRIPT.rindex('"$@"') - 1]
     for end in ends:

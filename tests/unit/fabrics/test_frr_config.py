@@ -122,7 +122,7 @@ def test_nothing_but_plain_words_reaches_a_switch(name: str, segment: int) -> No
     config = FabricConfig.model_validate(GOOD)
     switch = config.switches["leaf1"]
     try:
-        words = attach_words(Names("test"), config, switch, "swp1", NetworkSpec(name, "ten_1", segment))
+        words = attach_words(Names("test"), config, switch, "swp1", NetworkSpec(name, "ten_1", segment), 1780000000000000)
     except Refused:
         return
     assert 1 <= segment <= LARGEST_SEGMENT

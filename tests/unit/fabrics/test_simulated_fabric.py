@@ -4,7 +4,8 @@ The simulated fabric: every fault on it, its ledger of who could reach whom, and
 
 from __future__ import annotations
 
-from contextlib import suppress
+import sqlite3
+from contextlib import closing, suppress
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -17,7 +18,7 @@ from controlplane.providers.adapters.simulated import judge
 from controlplane.providers.adapters.simulated.control import SimControl
 from controlplane.providers.adapters.simulated.fabric_judge import fabric_findings, reaches
 from controlplane.providers.adapters.simulated.faults import FABRIC_CHANGES, FABRIC_PRESETS, LEAK_CANARIES, PRESETS
-from controlplane.providers.errors import NotFound, ProviderError, Refused, Transient, Unknown
+from controlplane.providers.errors import Busy, NotFound, ProviderError, Refused, Transient, Unknown
 from controlplane.providers.fabrics import NetworkSpec, PortRef
 from controlplane.providers.machines import Deployment
 from controlplane.providers.registry import AdapterInput, build_adapter
@@ -119,6 +120,51 @@ def test_an_attachment_that_comes_late_comes_after_a_detach(world: World) -> Non
     assert world.segment() is None
     world.pass_s(31)
     assert world.segment() == 100
+
+
+def test_an_attachment_that_comes_late_is_turned_away_by_a_later_turn(world: World) -> None:
+    """The same with turns: what was decided before the detach has no effect, however late it comes."""
+    world.control.play("late_success", "attach", params={"seconds": 30})
+    with pytest.raises(Unknown):
+        world.sim.attach(ONE, A, turn=1)
+    world.sim.detach(ONE, turn=2)
+    world.pass_s(31)
+    assert world.segment() is None
+    assert world.control.ledger().links == ()
+    with pytest.raises(Busy) as told:
+        world.sim.attach(ONE, A, turn=1)
+    assert all(canary in told.value.detail for canary in LEAK_CANARIES[:1])
+
+
+@pytest.mark.parametrize("operation", ["observe_port", "observe_ports", "attach", "detach"])
+def test_a_switch_forgets_as_a_call_comes(world: World, operation: str) -> None:
+    """All of its ports are bare from that instant, what was on its way in it is lost, other switches keep theirs."""
+    for one in (ONE, TWO, FAR):
+        world.sim.attach(one, A, turn=9)
+    world.control.play("late_success", "attach", params={"seconds": 30})
+    with pytest.raises(Unknown):
+        world.sim.attach(ONE, A, turn=9)
+    world.pass_s(5)
+    world.control.play("switch_forgets", operation, f"{ONE.switch}*")
+    calls = {
+        "observe_port": lambda: world.sim.observe_port(ONE),
+        "observe_ports": lambda: world.sim.observe_ports(ONE.switch),
+        "attach": lambda: world.sim.attach(ONE, A, turn=1),
+        "detach": lambda: world.sim.detach(ONE, turn=1),
+    }
+    calls[operation]()
+    world.pass_s(60)
+    assert [world.segment(one) for one in (ONE, TWO, FAR)] == [100 if operation == "attach" else None, None, 100]
+    assert world.findings() == []
+
+
+def test_a_world_from_before_turns_is_taken_over(world: World, tmp_path: Path) -> None:
+    """A file that an earlier version made gets what it lacks when an adapter is built over it."""
+    with closing(sqlite3.connect(tmp_path / "world.sqlite")) as db:
+        db.execute("DROP TABLE turns")
+    world.adapter().attach(ONE, A, turn=3)
+    with pytest.raises(Busy):
+        world.sim.attach(ONE, A, turn=2)
 
 
 def test_a_delayed_change_is_seen_when_it_is_due(world: World) -> None:
