@@ -199,6 +199,9 @@ def test_a_port_in_a_foreign_network_is_strange(fabric: FabricHarness) -> None:
         assert (seen.segment, bool(seen.strange)) == (None, True)
         with pytest.raises(Refused):
             fabric.adapter.attach(port, fabric.network())
+        with pytest.raises(Refused):
+            fabric.adapter.detach(port)
+        assert fabric.adapter.observe_port(port) == seen
     finally:
         fabric.tidy(port)
 

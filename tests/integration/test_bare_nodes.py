@@ -98,11 +98,15 @@ class Rack:
                 gpus=8,
                 controller=NewController(f"https://10.0.9.{number}", password="bmc secret"),
                 address=f"10.1.9.{number}",
-                ports=(NewPort("p1", fabric_id, "leaf9", f"swp{number}"),),
+                ports=self.cables(number, fabric_id),
             )
             for number in range(1, count + 1)
         ]
         return nodes.enroll_from(session, provider_id, rows, sealer)
+
+    def cables(self, number: int, fabric_id: str) -> tuple[NewPort, ...]:
+        """Where the ports of one of them end."""
+        return (NewPort("p1", fabric_id, "leaf9", f"swp{number}"),)
 
     def settle(self, most: int = 400) -> None:
         """Everything that can happen has happened: the engine looks, machines with power and a seed speak."""

@@ -1,0 +1,342 @@
+"""
+Ports of bare machines on the simulated fabric: what switches forget is told again, and no old look undoes a release.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from controlplane.clusters import service as clusters
+from controlplane.kit.access import Principal
+from controlplane.kit.secrets import Sealer
+from controlplane.nodes import wiring
+from controlplane.nodes.registering import NewPort
+from controlplane.nodes.states import Mend, WatchedSwitch
+from controlplane.nodes.steps.metal import ports
+from controlplane.providers.adapters.simulated.control import SimControl
+from controlplane.providers.adapters.simulated.fabric_judge import fabric_findings
+from controlplane.providers.fabrics import Fabrics, PortRef
+from controlplane.providers.toolbox import Reachable, Toolbox
+from tests.conftest import Database
+from tests.factories.world import MASTER_KEY, make_world
+from tests.integration.test_bare_nodes import KEY, BenchTools, Rack, only_bare
+from workers.sweeps import watch_ports
+
+LEAF, FAR = "ams1-b1-l1", "ams1-b1-l2"
+ROUND_S = wiring.EVERY_S * (1 + wiring.SPREAD) + 1
+
+
+class WiredTools(BenchTools):
+    """Controllers are benches, switches are the simulator's."""
+
+    def fabric(self, provider: Reachable, switch: str) -> Fabrics:
+        return Toolbox.fabric(self, provider, switch)
+
+
+class WiredRack(Rack):
+    """Bare machines whose data ports end at two leaves of the simulated region."""
+
+    made_with = WiredTools
+    refs: tuple[PortRef, ...] = ()
+
+    def cables(self, number: int, fabric_id: str) -> tuple[NewPort, ...]:
+        del fabric_id
+        (sim,) = self.world.rows("SELECT id FROM providers WHERE adapter = 'simulated' AND site = :s", s=self.world.keys.site)
+        leaf = LEAF if number < 3 else FAR
+        self.refs = (*self.refs, PortRef(leaf, f"{leaf}-r1-n0{number}.p1"))
+        return (NewPort("p1", sim.id, leaf, self.refs[-1].port),)
+
+    @property
+    def control(self) -> SimControl:
+        """The hand that reaches into the fabric."""
+        return SimControl(self.world.region.world)
+
+    def carried(self) -> list[int | None]:
+        """What the switches have on the machines' ports."""
+        (wire,) = self.world.rows("SELECT DISTINCT provider_id FROM node_ports")
+        sim = self.world.do(lambda s: wiring.repository.read_providers(s, [wire.provider_id]))[wire.provider_id]
+        return [self.tools.fabric(sim, one.switch).observe_port(one).segment for one in self.refs]
+
+    def look(self, after_s: float = ROUND_S) -> int:
+        """A worker's round, so much later."""
+        self.world.clock.advance(after_s)
+        with ThreadPoolExecutor(2) as pool:
+            return watch_ports(self.world.engine, self.tools, pool)
+
+    def troubles(self) -> list[str]:
+        """What stands against the ports, where anything does."""
+        return [row.trouble for row in self.world.rows("SELECT trouble FROM node_ports WHERE trouble <> '' ORDER BY port")]
+
+    def events(self) -> list[tuple[str, str]]:
+        """What operators heard of ports, in order: verb and switch port."""
+        rows = self.world.rows(
+            "SELECT type, data->>'switch_port' AS port FROM events WHERE type LIKE 'node.port%' ORDER BY xact, id"
+        )
+        return [(row.type.removeprefix("node.port_"), row.port) for row in rows]
+
+    def findings(self) -> list[str]:
+        """What the ledger's judge says: who met whom."""
+        return [one.words for one in fabric_findings(self.control.ledger())]
+
+    def was_on(self, ref: PortRef) -> list[str]:
+        """Whose networks the port was in, in order."""
+        return [one.tenant_id for one in self.control.ledger().links if one.port == ref.port and one.until != one.since]
+
+
+@pytest.fixture
+def rack(database: Database, tmp_path: Path) -> Iterator[WiredRack]:
+    """Three bare machines, free; two on one leaf and one on another."""
+    world = make_world(database, tmp_path)
+    world.settle()
+    only_bare(world)
+    made = WiredRack(world, 3)
+    made.settle()
+    yield made
+    made.tools.close()
+    world.clock.stop()
+
+
+def order(rack: WiredRack, count: int, person: int = 0) -> tuple[Principal, str, str]:
+    """Who has ordered, in which project, and the id of a bare-metal cluster that runs."""
+    principal, project = rack.world.people[person]
+    keys = rack.world.keys
+    sets = (clusters.SetOrder("workers", keys.instance_type, count),)
+    wanted = clusters.Order("bare", "baremetal", keys.site, sets, wait=True, login=clusters.Login((KEY,)))
+    sealer = Sealer.from_base64(MASTER_KEY)
+    view, _ = rack.world.do(lambda s: clusters.order_cluster(s, principal, project, wanted, sealer))
+    rack.settle()
+    return principal, project, str(view.row.id)
+
+
+def give_back(rack: WiredRack, held: tuple[Principal, str, str]) -> None:
+    """The order's end is accepted; nothing has been done for it yet."""
+    principal, project, cluster_id = held
+    rack.world.do(lambda s: clusters.delete_cluster(s, principal, project, cluster_id, lambda _: None))
+
+
+def segment_of(rack: WiredRack, tenant: Principal) -> int:
+    """The number of the tenant's network."""
+    (row,) = rack.world.rows("SELECT segment FROM networks WHERE tenant_id = :t", t=tenant.tenant_id)
+    return int(row.segment)
+
+
+def test_what_a_switch_forgot_is_told_again(rack: WiredRack) -> None:
+    """Ports that carried a network get it back within a round, the others stay bare; operators hear when it went and when it was back."""
+    held = order(rack, 3)
+    segment = segment_of(rack, held[0])
+    assert rack.look() == 2
+    assert (rack.look(1), rack.troubles(), rack.events()) == (0, [], [])
+    rack.control.reboot_switch(LEAF)
+    assert rack.carried() == [None, None, segment]
+    assert rack.look() == 2
+    assert rack.carried() == [segment] * 3
+    assert rack.troubles() == [f"It carries no network where it should carry segment {segment}."] * 2
+    assert rack.look(wiring.SOON_S + 1) == 1
+    names = {one.port for one in rack.refs[:2]}
+    events = rack.events()
+    assert rack.troubles() == []
+    assert set(events[:2]) == {("wrong", one) for one in names}
+    assert set(events[2:]) == {("right", one) for one in names}
+    assert len(events) == 4
+    give_back(rack, held)
+    rack.settle()
+    assert rack.states() == {"available": 3}
+    assert rack.look() == 2
+    assert (rack.carried(), rack.findings()) == ([None] * 3, [])
+    assert rack.world.rows("SELECT count(*) FROM nodes WHERE lease_until IS NOT NULL") == [(0,)]
+
+
+def test_a_network_on_a_free_machine_is_taken_off(rack: WiredRack) -> None:
+    """However it came there: what the rows know nothing of does not stay."""
+    held = order(rack, 1)
+    segment = segment_of(rack, held[0])
+    port = next(one for one, carried in zip(rack.refs, rack.carried(), strict=True) if carried is None)
+    network = ports.NetworkSpec(f"net-{held[0].tenant_id}", str(held[0].tenant_id), segment)
+    (wire,) = rack.world.rows("SELECT DISTINCT provider_id FROM node_ports")
+    sim = rack.world.do(lambda s: wiring.repository.read_providers(s, [wire.provider_id]))[wire.provider_id]
+    rack.tools.fabric(sim, port.switch).attach(port, network)
+    assert rack.carried().count(segment) == 2
+    rack.look()
+    assert rack.troubles() == [f"It carries segment {segment} where it should carry no network."]
+    assert rack.carried().count(segment) == 1
+    rack.look()
+    assert rack.troubles() == []
+
+
+def test_a_port_that_stays_wrong_keeps_new_orders_away(rack: WiredRack) -> None:
+    """Somebody's own network is not touched: after five minutes it is a report, which ends with it. So is a switch that stays silent."""
+    rack.control.rewire(rack.refs[0], 4242, tenant_id="somebody")
+    rack.look()
+    words = "It carries no network, and it is in a network that was not made by us. Telling it failed: fabric_device_foreign."
+    assert rack.troubles() == [words]
+    assert rack.world.rows("SELECT count(*) FROM health_reports") == [(0,)]
+    rack.control.silence_switch(FAR)
+    rack.look()
+    assert rack.troubles()[1] == wiring.SILENT
+    rack.look(wiring.LONG_S + 1)
+    query = "SELECT n.health, r.source, r.check_name, r.message FROM nodes n JOIN health_reports r ON r.node_id = n.id ORDER BY r.message"
+    kept = rack.world.rows(query)
+    assert [row[:3] for row in kept] == [("block_allocation", "fabric", "port:p1")] * 2
+    assert kept[1].message == f"{FAR}/{rack.refs[2].port}: {wiring.SILENT}"
+    assert rack.events() == [("wrong", rack.refs[0].port)]
+    rack.control.rewire(rack.refs[0], None)
+    rack.control.restore_switch(FAR)
+    rack.look()
+    assert {row.health for row in rack.world.rows(query)} == {"ok"}
+    assert rack.troubles() == []
+
+
+class Late:
+    """A worker that looked, and can be stopped between any two things it does."""
+
+    def __init__(self, rack: WiredRack) -> None:
+        self.rack = rack
+        (wire,) = rack.world.rows("SELECT DISTINCT provider_id FROM node_ports")
+        sim = rack.world.do(lambda s: wiring.repository.read_providers(s, [wire.provider_id]))[wire.provider_id]
+        self.switch = WatchedSwitch(sim, LEAF)
+        self.seen = ports.look(self.switch, rack.tools)
+        self.judged: wiring.Judged
+        self.told: dict[tuple[str, str], str] = {}
+
+    def judge(self) -> tuple[Mend, ...]:
+        """It decides, by the rows of now."""
+        self.judged = self.rack.world.do(lambda s: wiring.judge(s, self.switch, self.seen))
+        return self.judged.mends
+
+    def tell(self) -> list[str]:
+        """It makes its calls."""
+        self.told = {(one.node_id, one.wire.name): ports.tell(one, self.rack.tools) for one in self.judged.mends}
+        return list(self.told.values())
+
+    def settle(self) -> int:
+        """It stores what came of it and takes back what came too late; how much that was is returned."""
+        late = self.rack.world.do(lambda s: wiring.settle(s, self.judged, self.told))
+        for one in late:
+            ports.take_back(one, self.rack.tools)
+        return len(late)
+
+
+def test_an_old_look_decides_nothing(rack: WiredRack) -> None:
+    """It saw a bare port of a running machine; by the time it decides, the machine is given back, wiped and free: nothing is told."""
+    held = order(rack, 3)
+    rack.control.reboot_switch(LEAF)
+    worker = Late(rack)
+    give_back(rack, held)
+    rack.settle()
+    before = rack.control.calls(operation="attach")
+    assert worker.judge() == ()
+    assert worker.settle() == 0
+    assert rack.control.calls(operation="attach") == before
+    assert rack.carried() == [None] * 3
+
+
+def test_a_release_waits_for_a_decision_that_is_under_way(rack: WiredRack) -> None:
+    """Given back between decision and call: the attachment comes first, then the detach, and `apart` sees what is true."""
+    held = order(rack, 3)
+    rack.control.reboot_switch(LEAF)
+    worker = Late(rack)
+    assert len(worker.judge()) == 2
+    give_back(rack, held)
+    rack.settle(3)
+    query = "SELECT n.state, n.step FROM nodes n JOIN node_ports p ON p.node_id = n.id WHERE p.switch = :leaf"
+    assert rack.world.rows(query, leaf=LEAF) == [("releasing", "")] * 2
+    assert worker.tell() == ["", ""]
+    assert worker.settle() == 0
+    assert None not in rack.carried()[:2]
+    rack.settle()
+    assert rack.states() == {"available": 3}
+    assert (rack.carried(), rack.findings()) == ([None] * 3, [])
+
+
+def sleeps_through_its_lease(rack: WiredRack, held: tuple[Principal, str, str]) -> Late:
+    """A worker that decided to attach and then slept until the machines were given back, wiped and free."""
+    rack.control.reboot_switch(LEAF)
+    worker = Late(rack)
+    assert len(worker.judge()) == 2
+    give_back(rack, held)
+    rack.world.clock.advance(wiring.LEASE_S + wiring.GRACE_S + 1)
+    rack.settle()
+    assert rack.states() == {"available": 3}
+    return worker
+
+
+def test_a_worker_that_slept_through_its_lease_is_turned_away_by_the_switch(rack: WiredRack) -> None:
+    """Its attachment comes after the detach and has no effect, not for an instant; the ledger has no link after the release."""
+    held = order(rack, 3)
+    worker = sleeps_through_its_lease(rack, held)
+    links = rack.control.ledger().links
+    assert worker.tell() == ["fabric_turn_over"] * 2
+    assert rack.control.ledger().links == links
+    assert worker.settle() == 2
+    assert rack.control.ledger().links == links
+    assert (rack.carried(), rack.findings()) == ([None] * 3, [])
+
+
+def test_a_sleeper_does_not_meet_the_next_tenant(rack: WiredRack) -> None:
+    """The machines are another tenant's by now, on its network: neither the attachment nor its taking back touches them."""
+    held = order(rack, 3)
+    worker = sleeps_through_its_lease(rack, held)
+    other = order(rack, 3, person=1)
+    segment = segment_of(rack, other[0])
+    assert worker.tell() == ["fabric_turn_over"] * 2
+    assert worker.settle() == 2
+    assert (rack.carried(), rack.findings()) == ([segment] * 3, [])
+    rack.control.reboot_switch(LEAF)
+    rack.look()
+    assert worker.tell() == ["fabric_turn_over"] * 2
+    assert (rack.carried(), rack.findings()) == ([segment] * 3, [])
+
+
+def test_a_sleeper_at_a_switch_that_forgot_takes_its_attachment_back(rack: WiredRack) -> None:
+    """The turn died with the switch's memory: what was put on is taken off by who put it there, or by the next look if that one dies."""
+    held = order(rack, 3)
+    worker = sleeps_through_its_lease(rack, held)
+    rack.control.reboot_switch(LEAF)
+    assert worker.tell() == ["", ""]
+    assert None not in rack.carried()[:2]
+    assert worker.settle() == 2
+    assert rack.carried() == [None] * 3
+    assert worker.tell() == ["", ""]
+    rack.look()
+    assert (rack.carried(), rack.findings()) == ([None] * 3, [])
+
+
+def test_machines_that_somebody_is_at_are_left_to_them(rack: WiredRack) -> None:
+    """While a claim is in force nothing is told; once it has lapsed, and its grace, it is."""
+    order(rack, 3)
+    rack.control.reboot_switch(LEAF)
+    rack.world.do(lambda s: s.connection().exec_driver_sql("UPDATE nodes SET lease_until = cp_clock() + interval '60 s'"))
+    worker = Late(rack)
+    assert worker.judge() == ()
+    assert worker.settle() == 0
+    assert len(rack.troubles()) == 2
+    rack.world.clock.advance(60 + wiring.GRACE_S + 1)
+    assert len(worker.judge()) == 2
+
+
+def test_two_workers_do_not_look_at_one_switch_at_once(rack: WiredRack) -> None:
+    """Who comes while another plans its looks gets other switches, or none."""
+    rack.world.clock.advance(ROUND_S)
+
+    def both(session: Any) -> tuple[list[str], list[str]]:
+        mine = wiring.due_switches(session, 1)
+        theirs = rack.world.do(lambda s: wiring.due_switches(s, 10))
+        return [one.name for one in mine], [one.name for one in theirs]
+
+    mine, theirs = rack.world.do(both)
+    assert sorted([*mine, *theirs]) == [LEAF, FAR]
+    assert rack.world.do(lambda s: wiring.due_switches(s, 10)) == []
+
+
+def test_a_worker_that_stops_asks_no_further_switch(rack: WiredRack) -> None:
+    """A round that fails at one switch goes on with the others; a stopping worker asks none."""
+    rack.world.clock.advance(ROUND_S)
+    rack.control.play("switch_forgets", "observe_ports", LEAF, count=None)
+    rack.control.play("flapping_404", "observe_ports", FAR, count=None)
+    assert rack.look() == 2
+    assert rack.troubles() == [wiring.SILENT]
