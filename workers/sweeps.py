@@ -111,7 +111,7 @@ def watch_ports(engine: Engine, tools: Toolbox, pool: Executor, stopping: thread
         if stopping is not None and stopping.is_set():
             return
         try:
-            _tend(engine, tools, switch)
+            _tend(engine, tools, switch, stopping)
         except Exception:
             log.exception("looking at a switch failed", extra={"switch": switch.name})
 
@@ -119,16 +119,16 @@ def watch_ports(engine: Engine, tools: Toolbox, pool: Executor, stopping: thread
     return len(due)
 
 
-def _tend(engine: Engine, tools: Toolbox, switch: WatchedSwitch) -> None:
+def _tend(engine: Engine, tools: Toolbox, switch: WatchedSwitch, stopping: threading.Event | None) -> None:
     """
     One look, one decision over the rows as they are after it, its calls, and what came of them.
     """
-    seen = ports.look(switch, tools)
+    found = ports.look(switch, tools)
     begin_by = time.monotonic() + wiring.LEASE_S - CALL_S
-    judged = in_transaction(engine, EVERYTHING, lambda session: wiring.judge(session, switch, seen))
+    judged = in_transaction(engine, EVERYTHING, lambda session: wiring.judge(session, switch, found))
     told = {}
     for mend in judged.mends:
-        in_time = time.monotonic() < begin_by
+        in_time = time.monotonic() < begin_by and not (stopping is not None and stopping.is_set())
         told[mend.node_id, mend.wire.name] = ports.tell(mend, tools) if in_time else "no_time_left"
     late = in_transaction(engine, EVERYTHING, lambda session: wiring.settle(session, judged, told))
     for mend in late:

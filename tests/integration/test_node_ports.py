@@ -4,8 +4,11 @@ Ports of bare machines on the simulated fabric: what switches forget is told aga
 
 from __future__ import annotations
 
+import random
+import threading
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -13,13 +16,16 @@ import pytest
 
 from controlplane.clusters import service as clusters
 from controlplane.kit.access import Principal
+from controlplane.kit.ids import new_id
 from controlplane.kit.secrets import Sealer
 from controlplane.nodes import wiring
 from controlplane.nodes.registering import NewPort
-from controlplane.nodes.states import Mend, WatchedSwitch
+from controlplane.nodes.service import read_providers
+from controlplane.nodes.states import Mend, ProviderRef, WatchedSwitch, ports_carry
 from controlplane.nodes.steps.metal import ports
 from controlplane.providers.adapters.simulated.control import SimControl
 from controlplane.providers.adapters.simulated.fabric_judge import fabric_findings
+from controlplane.providers.adapters.simulated.faults import FABRIC_PRESETS, PRESETS
 from controlplane.providers.fabrics import Fabrics, PortRef
 from controlplane.providers.toolbox import Reachable, Toolbox
 from tests.conftest import Database
@@ -27,7 +33,8 @@ from tests.factories.world import MASTER_KEY, make_world
 from tests.integration.test_bare_nodes import KEY, BenchTools, Rack, only_bare
 from workers.sweeps import watch_ports
 
-LEAF, FAR = "ams1-b1-l1", "ams1-b1-l2"
+FLEET = Path(__file__).parents[1] / "schedules" / "fleet.yaml"
+LEAF, FAR = "one-b1-l1", "one-b1-l2"
 ROUND_S = wiring.EVERY_S * (1 + wiring.SPREAD) + 1
 
 
@@ -58,15 +65,34 @@ class WiredRack(Rack):
 
     def carried(self) -> list[int | None]:
         """What the switches have on the machines' ports."""
-        (wire,) = self.world.rows("SELECT DISTINCT provider_id FROM node_ports")
-        sim = self.world.do(lambda s: wiring.repository.read_providers(s, [wire.provider_id]))[wire.provider_id]
-        return [self.tools.fabric(sim, one.switch).observe_port(one).segment for one in self.refs]
+        fabric = self.switches
+        return [self.tools.fabric(fabric, one.switch).observe_port(one).segment for one in self.refs]
 
     def look(self, after_s: float = ROUND_S) -> int:
         """A worker's round, so much later."""
         self.world.clock.advance(after_s)
         with ThreadPoolExecutor(2) as pool:
             return watch_ports(self.world.engine, self.tools, pool)
+
+    @property
+    def switches(self) -> ProviderRef:
+        """Where the ports end."""
+        (wire,) = self.world.rows("SELECT DISTINCT provider_id FROM node_ports")
+        found: ProviderRef = self.world.do(lambda s: read_providers(s, [wire.provider_id]))[wire.provider_id]
+        return found
+
+    def astray(self) -> list[str]:
+        """Machines whose port is in a network that is not their tenant's, or in any after it was taken off and seen to be off."""
+        rows = self.world.rows(
+            "SELECT p.port, n.state, n.step, net.segment FROM node_ports p JOIN nodes n ON n.id = p.node_id"
+            " LEFT JOIN allocations a ON a.id = n.allocation_id LEFT JOIN networks net ON net.name = a.network ORDER BY p.port"
+        )
+        allowed = {row.port: {None} if ports_carry(row.state, row.step) == "nothing" else {None, row.segment} for row in rows}
+        return [
+            f"{one.port} carries {carried}"
+            for one, carried in zip(self.refs, self.carried(), strict=True)
+            if carried not in allowed[one.port]
+        ]
 
     def troubles(self) -> list[str]:
         """What stands against the ports, where anything does."""
@@ -91,7 +117,7 @@ class WiredRack(Rack):
 @pytest.fixture
 def rack(database: Database, tmp_path: Path) -> Iterator[WiredRack]:
     """Three bare machines, free; two on one leaf and one on another."""
-    world = make_world(database, tmp_path)
+    world = make_world(database, tmp_path, fleet=str(FLEET))
     world.settle()
     only_bare(world)
     made = WiredRack(world, 3)
@@ -103,13 +129,19 @@ def rack(database: Database, tmp_path: Path) -> Iterator[WiredRack]:
 
 def order(rack: WiredRack, count: int, person: int = 0) -> tuple[Principal, str, str]:
     """Who has ordered, in which project, and the id of a bare-metal cluster that runs."""
+    held = ask(rack, count, person)
+    rack.settle()
+    return held
+
+
+def ask(rack: WiredRack, count: int, person: int = 0) -> tuple[Principal, str, str]:
+    """The same of a cluster just ordered."""
     principal, project = rack.world.people[person]
     keys = rack.world.keys
     sets = (clusters.SetOrder("workers", keys.instance_type, count),)
-    wanted = clusters.Order("bare", "baremetal", keys.site, sets, wait=True, login=clusters.Login((KEY,)))
+    wanted = clusters.Order(new_id("x"), "baremetal", keys.site, sets, wait=True, login=clusters.Login((KEY,)))
     sealer = Sealer.from_base64(MASTER_KEY)
     view, _ = rack.world.do(lambda s: clusters.order_cluster(s, principal, project, wanted, sealer))
-    rack.settle()
     return principal, project, str(view.row.id)
 
 
@@ -157,9 +189,7 @@ def test_a_network_on_a_free_machine_is_taken_off(rack: WiredRack) -> None:
     segment = segment_of(rack, held[0])
     port = next(one for one, carried in zip(rack.refs, rack.carried(), strict=True) if carried is None)
     network = ports.NetworkSpec(f"net-{held[0].tenant_id}", str(held[0].tenant_id), segment)
-    (wire,) = rack.world.rows("SELECT DISTINCT provider_id FROM node_ports")
-    sim = rack.world.do(lambda s: wiring.repository.read_providers(s, [wire.provider_id]))[wire.provider_id]
-    rack.tools.fabric(sim, port.switch).attach(port, network)
+    rack.tools.fabric(rack.switches, port.switch).attach(port, network)
     assert rack.carried().count(segment) == 2
     rack.look()
     assert rack.troubles() == [f"It carries segment {segment} where it should carry no network."]
@@ -177,12 +207,13 @@ def test_a_port_that_stays_wrong_keeps_new_orders_away(rack: WiredRack) -> None:
     assert rack.world.rows("SELECT count(*) FROM health_reports") == [(0,)]
     rack.control.silence_switch(FAR)
     rack.look()
-    assert rack.troubles()[1] == wiring.SILENT
+    silent = f"{wiring.SILENT}: provider_unreachable."
+    assert rack.troubles()[1] == silent
     rack.look(wiring.LONG_S + 1)
     query = "SELECT n.health, r.source, r.check_name, r.message FROM nodes n JOIN health_reports r ON r.node_id = n.id ORDER BY r.message"
     kept = rack.world.rows(query)
     assert [row[:3] for row in kept] == [("block_allocation", "fabric", "port:p1")] * 2
-    assert kept[1].message == f"{FAR}/{rack.refs[2].port}: {wiring.SILENT}"
+    assert kept[1].message == f"{FAR}/{rack.refs[2].port}: {silent}"
     assert rack.events() == [("wrong", rack.refs[0].port)]
     rack.control.rewire(rack.refs[0], None)
     rack.control.restore_switch(FAR)
@@ -196,9 +227,7 @@ class Late:
 
     def __init__(self, rack: WiredRack) -> None:
         self.rack = rack
-        (wire,) = rack.world.rows("SELECT DISTINCT provider_id FROM node_ports")
-        sim = rack.world.do(lambda s: wiring.repository.read_providers(s, [wire.provider_id]))[wire.provider_id]
-        self.switch = WatchedSwitch(sim, LEAF)
+        self.switch = WatchedSwitch(rack.switches, LEAF)
         self.seen = ports.look(self.switch, rack.tools)
         self.judged: wiring.Judged
         self.told: dict[tuple[str, str], str] = {}
@@ -306,6 +335,88 @@ def test_a_sleeper_at_a_switch_that_forgot_takes_its_attachment_back(rack: Wired
     assert (rack.carried(), rack.findings()) == ([None] * 3, [])
 
 
+FAULTS = sorted(name for name, preset in {**PRESETS, **FABRIC_PRESETS}.items() if preset.on_fabrics)
+
+
+def test_whatever_fault_befalls_a_look_or_its_calls_the_ports_end_right(rack: WiredRack) -> None:
+    """Every fault that a fabric can have, on every call of the sweep: after it the ports carry what they should, and nobody has met."""
+    order(rack, 2)
+    wanted = rack.carried()
+    assert sorted(one is None for one in wanted) == [False, False, True]
+    free = rack.refs[wanted.index(None)]
+    played = set()
+    for fault in FAULTS:
+        rack.control.reboot_switch(LEAF)
+        rack.control.reboot_switch(FAR)
+        strange = ports.NetworkSpec("net-strange", "ten_strange", 5000)
+        rack.tools.fabric(rack.switches, free.switch).attach(free, strange)
+        rules = {}
+        for operation in ("observe_ports", "attach", "detach"):
+            with suppress(ValueError):
+                rules[operation] = rack.control.play(fault, operation)
+        for _ in range(2):
+            rack.look()
+        played |= {(fault, operation) for operation, rule in rules.items() if rack.control.played(rule)}
+        rack.control.heal()
+        rack.look()
+        assert rack.carried() == wanted, fault
+        rack.look(wiring.SOON_S + 1)
+        assert rack.troubles() == [], fault
+        assert rack.findings() == [], fault
+    could = {(fault, one) for fault in FAULTS for one in _operations(fault) if one in {"observe_ports", "attach", "detach"}}
+    # What forgot at the look has nothing left that could be taken off.
+    assert could - played == {("switch_forgets", "detach")}
+
+
+def _operations(fault: str) -> tuple[str, ...]:
+    return {**PRESETS, **FABRIC_PRESETS}[fault].on_fabrics
+
+
+@pytest.mark.parametrize("seed", range(2))
+def test_no_order_of_looks_and_lives_leaves_a_port_where_it_must_not_be(rack: WiredRack, seed: int) -> None:  # noqa: C901 - moves
+    """Two tenants come and go, workers stop anywhere and go on any time later, by chance: a port does what its machine's row says."""
+    chance = random.Random(seed)
+    held: list[tuple[Principal, str, str]] = []
+    asleep: list[Late] = []
+
+    def come() -> None:
+        if len(held) < 2:
+            held.append(ask(rack, 1, person=len(held)))
+
+    def go() -> None:
+        if held:
+            give_back(rack, held.pop(chance.randrange(len(held))))
+
+    def nod() -> None:
+        asleep.append(Late(rack))
+        asleep[-1].judge()
+
+    def wake() -> None:
+        if asleep:
+            worker = asleep.pop(chance.randrange(len(asleep)))
+            worker.tell()
+            worker.settle()
+
+    def pull() -> None:
+        port = chance.choice(rack.refs)
+        rack.tools.fabric(rack.switches, port.switch).detach(port)
+
+    def pass_time() -> None:
+        rack.world.clock.advance(chance.choice((0.5, 5, 30, 70)))
+
+    moves = {come: 2, go: 2, nod: 3, wake: 3, pull: 2, pass_time: 3, lambda: rack.settle(2): 8, lambda: rack.look(5): 2}
+    for _ in range(45):
+        chance.choices(list(moves), list(moves.values()))[0]()
+        assert rack.astray() == []
+    while asleep:
+        wake()
+        assert rack.astray() == []
+    while held:
+        go()
+    rack.settle()
+    assert (rack.carried(), rack.findings()) == ([None] * 3, [])
+
+
 def test_machines_that_somebody_is_at_are_left_to_them(rack: WiredRack) -> None:
     """While a claim is in force nothing is told; once it has lapsed, and its grace, it is."""
     order(rack, 3)
@@ -339,4 +450,11 @@ def test_a_worker_that_stops_asks_no_further_switch(rack: WiredRack) -> None:
     rack.control.play("switch_forgets", "observe_ports", LEAF, count=None)
     rack.control.play("flapping_404", "observe_ports", FAR, count=None)
     assert rack.look() == 2
-    assert rack.troubles() == [wiring.SILENT]
+    assert rack.troubles() == [f"{wiring.SILENT}: provider_not_found."]
+    rack.world.clock.advance(ROUND_S)
+    stopping = threading.Event()
+    stopping.set()
+    before = len(rack.control.calls())
+    with ThreadPoolExecutor(2) as pool:
+        assert watch_ports(rack.world.engine, rack.tools, pool, stopping) == 2
+    assert len(rack.control.calls()) == before

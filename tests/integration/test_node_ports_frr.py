@@ -20,7 +20,7 @@ from tests.conftest import Database
 from tests.fabric_lab import BMC_ADDRESS, MACHINES, FabricLab, running_lab, until
 from tests.factories.world import make_world
 from tests.integration.test_bare_nodes import only_bare
-from tests.integration.test_node_ports import WiredRack, order
+from tests.integration.test_node_ports import FLEET, WiredRack, order
 
 HOMES = {"m11": "10.50.0.1", "m21": "10.50.0.2", "m12": "10.50.0.3", "m22": "10.50.0.4"}
 """Both tenants' machines in one subnet, so that only the fabric keeps them apart."""
@@ -47,7 +47,7 @@ def lab() -> Iterator[FabricLab]:
 @pytest.fixture
 def rack(database: Database, tmp_path: Path, lab: FabricLab) -> Iterator[LabRack]:
     """The lab's machines: the first port of each leaf is one tenant's, the second another's."""
-    world = make_world(database, tmp_path)
+    world = make_world(database, tmp_path, fleet=str(FLEET))
     world.settle()
     only_bare(world)
     made = LabRack(world, 4)

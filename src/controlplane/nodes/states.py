@@ -172,6 +172,18 @@ class SeenPort:
 
 
 @dataclass(frozen=True, slots=True)
+class SwitchLook:
+    """
+    What came of asking one switch for its ports.
+    """
+
+    ports: tuple[SeenPort, ...] | None
+    """All that the fabric lists; None when it did not tell: that says nothing of any port."""
+    problem: str = ""
+    """Why it did not, as a stable code."""
+
+
+@dataclass(frozen=True, slots=True)
 class Network:
     """
     A tenant network as its row has it.

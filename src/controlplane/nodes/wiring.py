@@ -5,7 +5,7 @@ A look is old when it arrives. So nothing is done by what the rows said when it 
 a driver takes it, and only then is decided. Whatever the node does next waits for the lease and carries a later turn (`providers.fabrics`).
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -17,7 +17,7 @@ from controlplane.kit.events import Event, record
 from controlplane.nodes import repository
 from controlplane.nodes.models import HealthReportRow
 from controlplane.nodes.reporting import Report, report
-from controlplane.nodes.states import Mend, Network, ProviderRef, SeenPort, WatchedSwitch, Wire, ports_carry
+from controlplane.nodes.states import Mend, Network, ProviderRef, SeenPort, SwitchLook, WatchedSwitch, Wire, ports_carry
 
 EVERY_S = 60.0
 SPREAD = 0.2
@@ -29,7 +29,8 @@ LONG_S = 300.0
 LEASE_S = 60.0
 GRACE_S = 5.0
 SOURCE = "fabric"
-SILENT = "Its switch does not answer."
+SILENT = "Its switch does not tell of it"
+"""How the trouble begins that is none of the port's own."""
 
 DUE = text(
     """
@@ -77,13 +78,14 @@ STORE = text(
     """
     WITH found AS (
       SELECT p.node_id, p.name, p.trouble AS before,
-        CASE WHEN f.trouble = :silent AND p.trouble <> '' THEN p.trouble ELSE f.trouble END AS now
-      FROM node_ports p JOIN jsonb_to_recordset(:found) AS f (node_id text, name text, trouble text)
+        CASE WHEN starts_with(f.trouble, :silent) AND p.trouble <> '' THEN p.trouble ELSE f.trouble END AS now, f.told
+      FROM node_ports p JOIN jsonb_to_recordset(:found) AS f (node_id text, name text, trouble text, told boolean)
         ON f.node_id = p.node_id AND f.name = p.name
       WHERE p.trouble <> '' OR f.trouble <> '' ORDER BY p.node_id, p.name FOR UPDATE OF p)
     UPDATE node_ports p SET trouble = found.now,
       trouble_since = CASE WHEN found.now = '' THEN NULL ELSE coalesce(p.trouble_since, cp_clock()) END,
-      look_at = CASE WHEN found.now <> '' AND coalesce(p.trouble_since > cp_clock() - make_interval(secs => :every), true)
+      look_at = CASE WHEN found.now <> ''
+          AND (found.told OR coalesce(p.trouble_since > cp_clock() - make_interval(secs => :every), true))
         THEN least(p.look_at, cp_clock() + make_interval(secs => :soon)) ELSE p.look_at END
     FROM found WHERE p.node_id = found.node_id AND p.name = found.name
     RETURNING p.node_id, p.name, p.switch, p.port, found.before, p.trouble,
@@ -117,17 +119,18 @@ def due_switches(session: Session, limit: int) -> list[WatchedSwitch]:
     return [WatchedSwitch(providers[row.provider_id], row.switch) for row in rows]
 
 
-def judge(session: Session, switch: WatchedSwitch, seen: Sequence[SeenPort] | None) -> Judged:
+def judge(session: Session, switch: WatchedSwitch, look: SwitchLook) -> Judged:
     """
-    What the rows of this instant make of a look that was made before it; None: the switch did not answer.
+    What the rows of this instant make of a look that was made before it.
 
     Every node whose ports have to be told anything is leased for `LEASE_S`; one that somebody else has a claim on is left to the next look.
     """
     rows = session.execute(PORTS, {"provider": switch.provider.id, "switch": switch.name}).all()
-    if seen is None:
-        silent = {(row.node_id, row.name): SILENT for row in rows if ports_carry(row.state, row.step) != "changing"}
+    if look.ports is None:
+        why = f"{SILENT}: {look.problem}."
+        silent = {(row.node_id, row.name): why for row in rows if ports_carry(row.state, row.step) != "changing"}
         return Judged(switch, silent, (), {})
-    views = {one.port: one for one in seen}
+    views = {one.port: one for one in look.ports}
     wrong = sorted({row.node_id for row in rows if _trouble(row, views.get(row.port))})
     leases: dict[str, int] = {}
     turn = 0
@@ -155,8 +158,8 @@ def settle(session: Session, judged: Judged, told: Mapping[tuple[str, str], str]
         held = {"ids": list(judged.leases), "fences": list(judged.leases.values())}
         kept = set(session.execute(GIVE_BACK, held).scalars())
     found = [
-        {"node_id": node_id, "name": name, "trouble": _with_failure(words, told.get((node_id, name), ""))}
-        for (node_id, name), words in sorted(judged.troubles.items())
+        {"node_id": key[0], "name": key[1], "trouble": _with_failure(words, told.get(key, "")), "told": told.get(key) == ""}
+        for key, words in sorted(judged.troubles.items())
     ]
     given = {"found": found, "silent": SILENT, "every": EVERY_S, "soon": SOON_S, "long": LONG_S}
     changed = session.execute(STORE, given).all()
@@ -209,7 +212,7 @@ def _event(row: Any) -> Event | None:
     """
     A port went wrong, or is right again. That a switch did not answer is no news of a port until it lasts.
     """
-    was, is_now = row.before not in {"", SILENT}, row.trouble not in {"", SILENT}
+    was, is_now = (words != "" and not words.startswith(SILENT) for words in (row.before, row.trouble))
     if was == is_now:
         return None
     place = {"port": row.name, "switch": row.switch, "switch_port": row.port}

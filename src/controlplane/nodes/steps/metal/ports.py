@@ -5,7 +5,7 @@ A machine's network ports and its tenant's network, where an operator told us ho
 import logging
 
 from controlplane.kit.outcome import Outcome, Wait
-from controlplane.nodes.states import Mend, SeenPort, WatchedSwitch, Wire
+from controlplane.nodes.states import Mend, SeenPort, SwitchLook, WatchedSwitch, Wire
 from controlplane.nodes.steps.metal.sequence import POLL_S, Machine
 from controlplane.providers.errors import ProviderError
 from controlplane.providers.fabrics import Fabrics, NetworkSpec, PortRef, PortView
@@ -13,6 +13,7 @@ from controlplane.providers.toolbox import Toolbox
 
 log = logging.getLogger(__name__)
 LONGEST = 500
+FAULT_OF_OURS = "internal"
 
 
 def attach(machine: Machine) -> Outcome | None:
@@ -52,16 +53,19 @@ def apart(machine: Machine) -> Outcome | None:
     return _seen(machine, None, back_to="detach", words="{} of {} ports carry nothing.")
 
 
-def look(switch: WatchedSwitch, tools: Toolbox) -> tuple[SeenPort, ...] | None:
+def look(switch: WatchedSwitch, tools: Toolbox) -> SwitchLook:
     """
-    What the switch does with its ports, by one call; None when it did not answer: that says nothing of any port.
+    What the switch does with its ports, by one call.
     """
     try:
         views = tools.fabric(switch.provider, switch.name).observe_ports(switch.name)
     except ProviderError as error:
         log.info("a switch did not tell of its ports", extra={"switch": switch.name, "code": error.code, "detail": error.detail})
-        return None
-    return tuple(SeenPort(view.ref.port, view.segment, view.strange[:LONGEST]) for view in views)
+        return SwitchLook(None, error.code)
+    except Exception as error:
+        log.exception("a look at a switch failed", extra={"switch": switch.name, "kind": type(error).__name__})
+        return SwitchLook(None, FAULT_OF_OURS)
+    return SwitchLook(tuple(SeenPort(view.ref.port, view.segment, view.strange[:LONGEST]) for view in views))
 
 
 def tell(mend: Mend, tools: Toolbox) -> str:
@@ -81,6 +85,10 @@ def tell(mend: Mend, tools: Toolbox) -> str:
         place = {"node_id": mend.node_id, "switch": mend.wire.switch, "port": mend.wire.port}
         log.warning("a port could not be told", extra={**place, "code": error.code, "detail": error.detail})
         return error.code
+    except Exception as error:
+        place = {"node_id": mend.node_id, "switch": mend.wire.switch, "port": mend.wire.port}
+        log.exception("telling a port failed", extra={**place, "kind": type(error).__name__})
+        return FAULT_OF_OURS
     return ""
 
 

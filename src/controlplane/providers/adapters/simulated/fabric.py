@@ -78,7 +78,9 @@ def detach(act: Act, wanted: PortRef, *, only: int | None, turn: int) -> None:
     held = [one for one in _held(act, wanted) if only in {None, one["segment"]}]
     foreign = [one["network"] for one in held if one["deployment"] != act.deployment]
     if foreign:
-        raise Refused(f"{wanted.port} of {wanted.switch} ({CANARY_HOST}) is in {foreign[0]}, not ours", code="fabric_device_foreign")
+        raise Refused(
+            f"{wanted.port} of {wanted.switch} ({CANARY_HOST}) is in {foreign[0]}, not ours", code="fabric_device_foreign"
+        )
     for one in [] if act.fault == "detach_lies" else held:
         # A planned attachment that is taken back before its time was never there.
         act.db.execute("UPDATE links SET until_at = ? WHERE id = ?", (max(act.start, one["from_at"]), one["id"]))
