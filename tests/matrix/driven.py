@@ -47,16 +47,19 @@ class StageTools(Toolbox):
         director.state = snapshot.state if is_node else ""
         director.cluster_id = snapshot.tenancy.cluster_id if is_node and snapshot.tenancy is not None else ""
         if is_node:
-            self.rack.before_step(snapshot.id)
-        return super().run(step, snapshot, attempt=attempt)
+            self.rack.before_step(snapshot)
+        answer = super().run(step, snapshot, attempt=attempt)
+        if is_node:
+            self.rack.after_step(snapshot)
+        return answer
 
     def hardware(self, provider: Any, ref: str) -> Any:
         """See `Toolbox.hardware`."""
-        return self.rack.hardware(provider, ref)
+        return self.rack.hardware(provider, ref) or super().hardware(provider, ref)
 
     def fabric(self, provider: Any) -> Any:
         """See `Toolbox.fabric`."""
-        return self.rack.fabric(provider)
+        return self.rack.fabric(provider) or super().fabric(provider)
 
     def controller(self, ref: str, *, url: str, system: str, username: str, sealed: bytes | None) -> Controller:
         """See `Toolbox.controller`."""
@@ -143,7 +146,7 @@ class Rack:
                 nvlink_domain=None,
                 instance_type=self.world.keys.instance_type,
                 gpus=8,
-                controller=NewController(self._url(number), password=PASSWORD),
+                controller=NewController(self._url(number), username="admin", password=PASSWORD),
                 address=f"10.1.{number // 250}.{number % 250 + 1}",
                 ports=(NewPort("p1", self.fabric_id, "leaf9", f"swp{number}"),),
             )
@@ -166,9 +169,14 @@ class Rack:
 
     # What steps reach
 
-    def before_step(self, node_id: str) -> None:
+    def before_step(self, node: NodeSnapshot) -> None:
         """
         A step of the node is about to run.
+        """
+
+    def after_step(self, node: NodeSnapshot) -> None:
+        """
+        A step of the node has run.
         """
 
     def hardware(self, provider: Any, ref: str) -> Any:

@@ -36,6 +36,8 @@ class Voices:
         self._late: dict[str, str] = {}
         self.believed: list[str] = []
         """What was taken that had to be refused."""
+        self.console = b""
+        """What machines write on their consoles before they report."""
 
     def speak(self) -> int:
         """
@@ -79,6 +81,8 @@ class Voices:
 
     def _report(self, row: Any, machine: Machine, mood: str) -> None:
         said = _said(row, mood)
+        if self.console:
+            self._world.do(lambda s: reporting.take_console(s, row.id, self.console, 0))
         self._take(row.id, said)
         if row.purpose == "wipe" and mood not in {"fails_but_calls", "half_of_the_disks", "says_nothing_of_checks"}:
             machine.residue = None

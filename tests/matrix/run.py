@@ -14,19 +14,42 @@ import sys
 import tempfile
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 from controlplane.local.postgres import throwaway_postgres
 from tests.conftest import Database
+from tests.matrix import controllers
 from tests.matrix.cases import OPERATIONS, Case, faults_of
+from tests.matrix.controllers import RedfishRack
 from tests.matrix.driven import Rack
 from tests.matrix.life import Life, Verdict
 
-BATCH = 60
-GROUNDS: Mapping[str, Callable[[Database, Path, int], Rack]] = {"bare": Rack}
+BATCH = 240
+Faults = Callable[[str], Iterable[str]]
+
+
+@dataclass(frozen=True)
+class Ground:
+    """
+    One adapter of the matrix.
+    """
+
+    build: Callable[[Database, Path, int], Any]
+    """Makes so many machines."""
+    faults: Faults
+    """What can go wrong in an operation."""
+    batch: int = BATCH
+    """Cases side by side, at most."""
+
+
+GROUNDS: Mapping[str, Ground] = {
+    "bare": Ground(Rack, faults_of),
+    "redfish": Ground(RedfishRack, controllers.faults_here, 30),
+}
 
 
 def all_cases(seeds: int, first: int = 1) -> list[Case]:
@@ -37,7 +60,7 @@ def all_cases(seeds: int, first: int = 1) -> list[Case]:
         Case(adapter, operation, fault, seed)
         for adapter in GROUNDS
         for operation in OPERATIONS
-        for fault in faults_of(operation)
+        for fault in GROUNDS[adapter].faults(operation)
         for seed in range(first, first + seeds)
     ]
 
@@ -49,8 +72,9 @@ def batches(cases: Sequence[Case], size: int = BATCH) -> Iterator[list[Case]]:
     groups: dict[tuple[str, bool], list[Case]] = {}
     for case in cases:
         groups.setdefault((case.adapter, case.operation == "replace"), []).append(case)
-    for (_, replaces), some in groups.items():
-        step = size // 2 if replaces else size
+    for (adapter, replaces), some in groups.items():
+        most = min(size, GROUNDS[adapter].batch)
+        step = max(1, most // 2) if replaces else most
         for at in range(0, len(some), step):
             yield some[at : at + step]
 
@@ -62,7 +86,7 @@ def play(database: Database, cases: Sequence[Case]) -> Verdict:
     database.reset()
     count = len(cases) * 2 if cases[0].operation == "replace" else len(cases)
     with tempfile.TemporaryDirectory(prefix="matrix") as folder:
-        ground = GROUNDS[cases[0].adapter](database, Path(folder), count)
+        ground = GROUNDS[cases[0].adapter].build(database, Path(folder), count)
         try:
             return Life(ground, cases).run()
         finally:
