@@ -22,10 +22,11 @@ from typing import Any
 
 from controlplane.local.postgres import throwaway_postgres
 from tests.conftest import Database
-from tests.matrix import controllers
+from tests.matrix import controllers, owned
 from tests.matrix.cases import OPERATIONS, Case, faults_of
 from tests.matrix.controllers import RedfishRack
 from tests.matrix.driven import Rack
+from tests.matrix.owned import SimulatedRegion
 from tests.matrix.life import Life, Verdict
 
 BATCH = 240
@@ -48,6 +49,7 @@ class Ground:
 
 GROUNDS: Mapping[str, Ground] = {
     "bare": Ground(Rack, faults_of),
+    "simulated": Ground(SimulatedRegion, owned.faults_here, 120),
     "redfish": Ground(RedfishRack, controllers.faults_here, 30),
 }
 

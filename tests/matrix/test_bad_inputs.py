@@ -6,6 +6,7 @@ that speak when they should not, and whoever asks for another's metadata.
 from __future__ import annotations
 
 import asyncio
+import os
 import random
 import time
 from collections import Counter
@@ -34,7 +35,7 @@ from tests.matrix.playing import FaultyController
 
 BREAKS = ("power goes", "reset", "controller gone")
 GONE_S = 1200.0
-PROBES = 10_000
+PROBES = 10_000 if os.environ.get("FAULT_MATRIX") == "full" else 1_500
 ADDRESSES = ("10.9.0.11", "10.9.0.12", "10.9.0.13")
 NAMES = ("meta-data", "user-data", "seed.iso", "files")
 PATHS = ("meta-data/instance-id", "meta-data/local-hostname", "meta-data/tags/instance/team", "user-data")
@@ -179,7 +180,7 @@ def ground(database: Database, tmp_path: Path) -> Iterator[Booting]:
 
 
 def test_no_machine_is_given_anothers_metadata(ground: Booting) -> None:
-    """Ten thousand requests with tokens, sessions, addresses and headers of three machines mixed: only one's own is ever answered."""
+    """Thousands of requests with tokens, sessions, addresses and headers of three machines mixed: only one's own is ever answered."""
     machines = [
         ground.begin(number, facts=Facts(f"host-canary-{number}", address=address, tags={"team": f"tag-canary-{number}"}))
         for number, address in enumerate(ADDRESSES)
