@@ -130,10 +130,8 @@ def plan(case: Case) -> Plan:
     The numbers of the case, the same each time.
     """
     dice = random.Random(case.name)
-    wanted = TARGETS.get(case.fault)
-    places = [
-        (state, tuple(one for one in calls if wanted is None or one in wanted)) for state, calls in CALLS[case.operation]
-    ]
+    wanted = (*ON, *OFF) if case.adapter == "frr_evpn" else TARGETS.get(case.fault)
+    places = [(state, tuple(one for one in calls if wanted is None or one in wanted)) for state, calls in CALLS[case.operation]]
     state, calls = dice.choice([(state, calls) for state, calls in places if calls])
     one = dice.choice(calls)
     chosen = calls if case.fault == "controller_gone" else (one,)

@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import Any
 
 from controlplane.nodes.states import NodeSnapshot
-from controlplane.providers.fabrics import PortRef
 from tests.conftest import Database
 from tests.matrix.cases import Case
 from tests.matrix.driven import PASSWORD, Rack
@@ -47,7 +46,16 @@ SAID: dict[str, Answer] = {
     "says_503": no(503, "Base.1.8.ServiceTemporarilyUnavailable", "restarting", retry_after="60"),
 }
 BROKEN = ("hang", "effect_hang", "reset", "effect_reset", "truncate", "cut", "html", "error_inside")
-OWN = ("session_lost", "stale_power", "power_lies", "boot_order_pending", "slow_eject", "refuses_on", "power_lost", "password_changed")
+OWN = (
+    "session_lost",
+    "stale_power",
+    "power_lies",
+    "boot_order_pending",
+    "slow_eject",
+    "refuses_on",
+    "power_lost",
+    "password_changed",
+)
 FAULTS = (*SAID, *BROKEN, *OWN)
 PLACES: dict[str, tuple[str, ...]] = {
     "power_lies": ("qualify", "wipe", "deploy", "release", "replace", "power"),
@@ -111,7 +119,7 @@ class RedfishRack(Rack):
 
     def _stand_up(self) -> None:
         for number, node_id in enumerate(self.ids, start=1):
-            machine = BmcMachine(node_id, PortRef("leaf9", f"swp{number}"), self.site)
+            machine = BmcMachine(node_id, self._port(number), self.site)
             machine.bmc = self._bmcs[number - 1]
             self.site.machines[node_id] = machine
 

@@ -33,6 +33,14 @@ SEED = """
 PLENTY = 100_000
 
 
+def forget_silence(tools: Toolbox) -> None:
+    """
+    Circuits that are open would be closed by now: they count real seconds, and here the time is virtual.
+    """
+    for circuit in tools._circuits.values():
+        circuit.closed_again_at = 0.0
+
+
 class StageTools(Toolbox):
     """
     A toolbox whose controllers and switches are the rack's, and which tells the director whose step runs.
@@ -148,7 +156,7 @@ class Rack:
                 gpus=8,
                 controller=NewController(self._url(number), username="admin", password=PASSWORD),
                 address=f"10.1.{number // 250}.{number % 250 + 1}",
-                ports=(NewPort("p1", self.fabric_id, "leaf9", f"swp{number}"),),
+                ports=(NewPort("p1", self.fabric_id, self._port(number).switch, self._port(number).port),),
             )
             for number in range(1, count + 1)
         ]
@@ -157,9 +165,12 @@ class Rack:
     def _url(self, number: int) -> str:
         return f"https://10.0.{number // 250}.{number % 250 + 1}"
 
+    def _port(self, number: int) -> PortRef:
+        return PortRef("leaf9", f"swp{number}")
+
     def _stand_up(self) -> None:
         for number, node_id in enumerate(self.ids, start=1):
-            self.site.machines[node_id] = Machine(node_id, PortRef("leaf9", f"swp{number}"), self.site)
+            self.site.machines[node_id] = Machine(node_id, self._port(number), self.site)
 
     def _seed_of(self, boot_id: str) -> Seed:
         if boot_id not in self._seeds:
@@ -203,6 +214,7 @@ class Rack:
         """
         Machines have gone on for a moment; how many said something is returned.
         """
+        forget_silence(self.world.tools)
         self.director.pass_time()
         return self.voices.speak()
 

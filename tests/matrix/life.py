@@ -116,9 +116,11 @@ class Life:
         self._remember_tenants()
         self._delete_all()
         self._rest("given back")
-        played = {node_id: part.played for node_id, part in self.ground.director.parts.items()}
+        played: Counter[Case] = Counter()
+        for part in self.ground.director.parts.values():
+            played[part.case] += part.played
         for one, case in self._case_of.items():
-            self.verdict.ended.append(Ended(case, self._asked[one] > 0, played.get(one, 0), self._words.get(one, "")))
+            self.verdict.ended.append(Ended(case, self._asked[one] > 0, played[case], self._words.get(one, "")))
         self._come_back()
         self._order_all(1, len(self.ground.ids))
         self._rest("deployed for the next")
@@ -155,11 +157,13 @@ class Life:
     def _replace(self, made: Sequence[str]) -> None:
         for cluster_id, case in zip(made, self.cases, strict=False):
             self._cast(cluster_id, case)
-            (row,) = self.world.rows("SELECT instance_id, node_id FROM allocations WHERE cluster_id = :c AND state = 'active'", c=cluster_id)
+            (row,) = self.world.rows(
+                "SELECT instance_id, node_id FROM allocations WHERE cluster_id = :c AND state = 'active'", c=cluster_id
+            )
             self.ground.director.cast(row.node_id, case)
             tenant, project = self.world.people[0]
             given = (project, cluster_id, row.instance_id)
-            self.world.do(lambda s, one=given: replacing.replace_instance(s, tenant, *one, lambda _: None))
+            self.world.do(lambda s, who=tenant, one=given: replacing.replace_instance(s, who, *one, lambda _: None))
         self._rest("replaced")
 
     def _delete_all(self) -> None:
@@ -179,7 +183,10 @@ class Life:
             if not self._see_to_all():
                 break
             self._rest("after a person looked")
-        left = self.world.rows("SELECT id, state, step, reason, detail, attention FROM nodes WHERE id = ANY(:ids) AND state <> 'available'", ids=self.ground.ids)
+        left = self.world.rows(
+            "SELECT id, state, step, reason, detail, attention FROM nodes WHERE id = ANY(:ids) AND state <> 'available'",
+            ids=self.ground.ids,
+        )
         self.verdict.broken += [f"I6 {self._name(row.id)}: did not come back: {tuple(row)}" for row in left]
 
     def _see_to_all(self) -> int:
@@ -196,9 +203,7 @@ class Life:
             self.world.do(lambda s, one=node_id, two=hold_id: nodes.lift_hold(s, one, two))
         aside = self.world.rows("SELECT id FROM nodes WHERE state = 'quarantined' AND id = ANY(:ids)", ids=self.ground.ids)
         for row in aside:
-            self.world.do(
-                lambda s, one=row.id: nodes.act(s, one, "requalify", reason="looked at", by="test", check=lambda _: None)
-            )
+            self.world.do(lambda s, one=row.id: nodes.act(s, one, "requalify", reason="looked at", by="test", check=lambda _: None))
         return len(waiting) + len(holds) + len(aside)
 
     # Time
@@ -227,7 +232,10 @@ class Life:
         self._note_who_asks()
 
     def _note_who_asks(self) -> None:
-        by_node = {row.node_id: row.cluster_id for row in self.world.rows("SELECT node_id, cluster_id FROM allocations WHERE state <> 'ended'")}
+        by_node = {
+            row.node_id: row.cluster_id
+            for row in self.world.rows("SELECT node_id, cluster_id FROM allocations WHERE state <> 'ended'")
+        }
         for row in self.world.rows(ASIDE, ids=self.ground.ids):
             one = row.id if row.id in self._case_of else by_node.get(row.id, row.id)
             asks = row.state in {"quarantined", "maintenance"} or row.attention != "" or row.held
@@ -252,7 +260,11 @@ class Life:
         found = self.ground.broken() + self.ground.remains() + self._meters()
         mine = {row.id for row in self.world.rows("SELECT id FROM allocations WHERE node_id = ANY(:ids)", ids=ids)}
         promised = broken_promises(self.world)
-        found += [one for one in promised if not (one.startswith("I3") and one.split()[1].rstrip(":") in mine and self.ground.kind == "baremetal")]
+        found += [
+            one
+            for one in promised
+            if not (one.startswith("I3") and one.split()[1].rstrip(":") in mine and self.ground.kind == "baremetal")
+        ]
         idle = self.world.rows("SELECT id, state, reason FROM nodes WHERE state <> 'available' AND id = ANY(:ids)", ids=ids)
         found += [f"I6 {self._name(row.id)}: ends {tuple(row)}" for row in idle]
         used = self.world.rows("SELECT scope_id, resource, used FROM quotas WHERE used <> 0 AND resource IN ('gpus', 'clusters')")

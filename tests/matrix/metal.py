@@ -44,7 +44,7 @@ class Site:
     """What a boot is for."""
     machines: dict[str, Machine] = field(default_factory=dict)
     """By node id."""
-    switch: Switch = field(default_factory=lambda: Switch())
+    switch: Switch = field(default_factory=lambda: Switch())  # noqa: PLW0108 - it is named below
     """All ports."""
     findings: list[str] = field(default_factory=list)
     """Broken promises, in words."""

@@ -14,8 +14,8 @@ from controlplane.quotas import service as quotas
 from tests.conftest import Database
 from tests.factories.world import make_world
 from tests.matrix.cases import COUNTS, Case
+from tests.matrix.driven import PLENTY, forget_silence
 
-PLENTY = 100_000
 REGION = """
 fleet: matrix
 region: test
@@ -78,7 +78,7 @@ class Script:
         calls = [call for call in CALLS[case.operation] if call in preset.operations]
         call = calls[case.seed % len(calls)]
         rule = self._region.sim.play(case.fault, call, ref, count=count, after=skip, seed=case.seed)
-        self.parts[one] = Rule(self._region.sim, rule)
+        self.parts[one] = Rule(self._region.sim, rule, case)
 
 
 class Rule:
@@ -86,8 +86,9 @@ class Rule:
     A rule in force.
     """
 
-    def __init__(self, sim: SimControl, number: int) -> None:
+    def __init__(self, sim: SimControl, number: int, case: Case) -> None:
         self._sim, self._number = sim, number
+        self.case = case
 
     @property
     def played(self) -> int:
@@ -125,6 +126,7 @@ class SimulatedRegion:
 
     def live(self) -> int:
         """The simulator lives by the clock."""
+        forget_silence(self.world.tools)
         return 0
 
     def heal(self) -> None:

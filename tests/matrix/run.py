@@ -22,12 +22,13 @@ from typing import Any
 
 from controlplane.local.postgres import throwaway_postgres
 from tests.conftest import Database
-from tests.matrix import controllers, owned
+from tests.matrix import controllers, owned, switches
 from tests.matrix.cases import OPERATIONS, Case, faults_of
 from tests.matrix.controllers import RedfishRack
 from tests.matrix.driven import Rack
-from tests.matrix.owned import SimulatedRegion
 from tests.matrix.life import Life, Verdict
+from tests.matrix.owned import SimulatedRegion
+from tests.matrix.switches import FrrRack
 
 BATCH = 240
 Faults = Callable[[str], Iterable[str]]
@@ -50,6 +51,7 @@ class Ground:
 GROUNDS: Mapping[str, Ground] = {
     "bare": Ground(Rack, faults_of),
     "simulated": Ground(SimulatedRegion, owned.faults_here, 120),
+    "frr_evpn": Ground(FrrRack, switches.faults_here, 120),
     "redfish": Ground(RedfishRack, controllers.faults_here, 30),
 }
 
@@ -130,7 +132,8 @@ class Table:
         for cell, count in self.played.items():
             well = count - self.person[cell]
             yield f"| {cell[0]} | {cell[1]} | {count} | {self.met[cell]} | {well} | {self.person[cell]} |"
-        yield f"| all | | {self.played.total()} | {self.met.total()} | {self.played.total() - self.person.total()} | {self.person.total()} |"
+        cases, people = self.played.total(), self.person.total()
+        yield f"| all | | {cases} | {self.met.total()} | {cases - people} | {people} |"
 
 
 @contextmanager

@@ -185,7 +185,10 @@ def test_no_machine_is_given_anothers_metadata(ground: Booting) -> None:
         ground.begin(number, facts=Facts(f"host-canary-{number}", address=address, tags={"team": f"tag-canary-{number}"}))
         for number, address in enumerate(ADDRESSES)
     ]
-    marks = [(one.boot_id.encode(), f"host-canary-{number}".encode(), f"tag-canary-{number}".encode()) for number, one in enumerate(machines)]
+    marks = [
+        (one.boot_id.encode(), f"host-canary-{number}".encode(), f"tag-canary-{number}".encode())
+        for number, one in enumerate(machines)
+    ]
     unhurried = Buckets(1e9, 10**9, clock=time.monotonic)
     ground.app.state.boots = replace(ground.app.state.boots, budget=unhurried)
     chance = random.Random(11)

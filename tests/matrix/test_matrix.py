@@ -12,7 +12,7 @@ from tests.conftest import Database
 from tests.matrix.cases import OPERATIONS, Case
 from tests.matrix.run import GROUNDS, all_cases, play
 
-SIZES = {"bare": 24, "simulated": 12, "redfish": 6, "frr_evpn": 6}
+SIZES = {"bare": 14, "simulated": 8, "redfish": 4, "frr_evpn": 4}
 DRAWN_BY = 7
 
 
