@@ -31,6 +31,11 @@ test: dev ## run every test, with a PostgreSQL of its own (PYTEST_ARGS="-k word"
 schedules: dev ## random schedules in one process, every promise checked after each (FIRST=1 COUNT=20000); a failing seed is printed
 	@$(BIN)/python -m tests.schedules.run --first $(or $(FIRST),1) --count $(or $(COUNT),20000)
 
+.PHONY: fault-matrix
+fault-matrix: dev ## every fault in every operation of a machine's life on every adapter (SEEDS=20, ONLY=bare/wipe)
+	@$(BIN)/python -m tests.matrix.run --seeds $(or $(SEEDS),20) --only "$(ONLY)"
+	@FAULT_MATRIX=full $(BIN)/pytest tests/matrix/test_bad_inputs.py
+
 .PHONY: crashes
 crashes: dev ## every pass of every crash point, first try, retry and takeover
 	@CRASH_PASSES=all $(BIN)/pytest tests/crash/test_crash_points.py -s

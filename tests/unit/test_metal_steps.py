@@ -87,6 +87,19 @@ def test_nothing_goes_on_before_the_power_is_seen_off() -> None:
     assert bench.acts == ["cut"]
 
 
+def test_a_cut_that_was_swallowed_is_made_again() -> None:
+    """A machine that is on long after its cut is cut once more, from a look that a person let go on too."""
+    bench = Bench()
+    early, _ = drive(bare_node("releasing", step="dark", state_for_s=5.0), bench)
+    assert isinstance(early, Wait)
+    assert (early.step, bench.acts) == ("dark", [])
+    for state, step, cut in (("releasing", "dark", "cut"), ("deploying", "dark-again", "cut-again"), ("cleaning", "still", "down")):
+        bench = Bench()
+        _, trail = drive(bare_node(state, step=step, state_for_s=61.0, boot=Boot("bot_1", "ready", 61.0, NOW)), bench)
+        assert trail[1] == cut
+        assert (bench.acts[0], bench.power_) in {("cut", "off"), ("cut", "on")}
+
+
 def test_a_switch_that_forgets_is_told_again() -> None:
     """A port that was told and does not carry the network is told once more."""
     bench = Bench(forgetful=1)

@@ -4,6 +4,7 @@ Placement as a decision: all waiting orders, one snapshot of the fleet, one tran
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from math import ceil
 from typing import Any
 
 from sqlalchemy import bindparam, text, update
@@ -26,6 +27,9 @@ from controlplane.scheduling.requests import NodeSetRequest, Placement, Refusal,
 ONE_PLACER = 7306125092
 RETRY_S = 5.0
 POLL_S = 10.0
+FEWEST_FAILED = 3
+SHARE_FAILED = 0.25
+"""So many nodes, or that share of the wanted ones if it is more, may fail to be deployed before an order is given up."""
 NEEDS_MACHINES_ONLY = "baremetal"
 TRY_PLACER = text("SELECT pg_try_advisory_xact_lock(:lock)")
 
@@ -70,6 +74,10 @@ def decide(session: Session, claims: Sequence[Claim]) -> Mapping[str, Sequence[O
         if not order.lacking:
             paths[claim.id] = _complete(claim, members[claim.id])
             continue
+        given_up = _given_up(session, order, sets[claim.id])
+        if given_up is not None:
+            paths[claim.id] = _path(order, given_up)
+            continue
         try:
             _carry_charge(session, order, members[claim.id])
         except QuotaExceeded as error:
@@ -89,6 +97,22 @@ def _order(claim: Claim, sets: Sequence[NodeSetRow], members: Sequence[Any]) -> 
             lacking.append((one, short))
     replaces = any(row[0].leaving and row[0].state in {"held", "active"} for row in members)
     return Order(claim, tuple(lacking), frozenset(row[0].node_id for row in staying), replaces)
+
+
+def _given_up(session: Session, order: Order, sets: Sequence[NodeSetRow]) -> Outcome | None:
+    """
+    The end of an order for which too many nodes could not be deployed. What fails everywhere is not the nodes' fault, user-data that
+    breaks every boot for example: it must not go on through the fleet and put one node after the other aside.
+    """
+    state = order.claim.state
+    if state not in {"provisioning", "updating"}:
+        return None
+    failed = nodes.failed_deployments(session, order.claim.id, order.row["state_since"] if state == "updating" else None)
+    most = max(FEWEST_FAILED, ceil(sum(one.count for one in sets) * SHARE_FAILED))
+    if failed < most:
+        return None
+    words = f"{failed} nodes could not be deployed for it; no more are tried."
+    return Fail("deploy_failed", words)
 
 
 def _carry_charge(session: Session, order: Order, members: Sequence[Any]) -> None:

@@ -46,6 +46,8 @@ class Hold:
     """What the node boots with, where we drive the machine ourselves."""
 
 
+DEPLOY_FAILED = "deploy_failed"
+"""Why an allocation ended whose node could not be deployed."""
 TAKE = text(
     """
     UPDATE nodes n SET state = 'reserved', state_since = cp_clock(), deadline_at = cp_clock() + make_interval(secs => :stay),
@@ -199,6 +201,17 @@ def end_allocations(session: Session, allocations: Mapping[str, str]) -> None:
     for chain in sorted(returned, key=str):
         quotas.give_back(session, chain, returned[chain])
     wake(session, "clusters", sorted({row.cluster_id for row in rows}))
+
+
+def failed_deployments(session: Session, cluster_id: str, since: datetime | None) -> int:
+    """
+    How many nodes were given to the cluster, since then if a moment is named, and could not be deployed for it.
+    """
+    lost = AllocationRow.cluster_id == cluster_id, AllocationRow.end_reason == DEPLOY_FAILED
+    query = select(func.count()).select_from(AllocationRow).where(*lost)
+    if since is not None:
+        query = query.where(func.lower(AllocationRow.during) >= since)
+    return int(session.execute(query).scalar_one())
 
 
 def mark_leaving(session: Session, allocation_ids: Sequence[str]) -> None:

@@ -16,7 +16,7 @@ from controlplane.kit.ids import new_id
 from controlplane.kit.lifecycle import Claim, Result, wake
 from controlplane.kit.outcome import Advance, Fail
 from controlplane.nodes import repository
-from controlplane.nodes.allocating import end_allocations
+from controlplane.nodes.allocating import DEPLOY_FAILED, end_allocations
 from controlplane.nodes.models import AllocationRow, HoldRow, NodeRow, ProviderRow, WipeRow
 from controlplane.nodes.reporting import close_tickets, open_tickets
 from controlplane.nodes.states import NODE_STATES, NodeFacts, NodeSnapshot
@@ -215,6 +215,8 @@ def _withdraw(session: Session, results: Sequence[Result]) -> None:
     wake(session, "clusters", list(clusters))
     failed = [one for one in results if isinstance(one.outcome, Fail)]
     if failed:
+        lost = [one.claim.row["allocation_id"] for one in failed]
+        session.execute(update(AllocationRow).where(AllocationRow.id.in_(lost)).values(end_reason=DEPLOY_FAILED))
         session.execute(
             insert(HoldRow),
             [

@@ -306,6 +306,10 @@ class Toolbox:
 
 
 def _close(adapter: object) -> None:
+    """
+    The adapter holds nothing any more, also while its provider is cut off: closing is no call to it.
+    """
+    adapter = adapter.unguarded if isinstance(adapter, Guarded) else adapter
     close = getattr(adapter, "close", None)
     if close is not None:
         close()

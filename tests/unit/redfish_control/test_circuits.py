@@ -34,3 +34,16 @@ def test_a_controller_that_is_gone_cuts_off_only_itself() -> None:
             assert tools.hardware(provider, there.ref).observe(there).power in {"on", "off"}
     finally:
         tools.close()
+
+
+def test_a_toolbox_closes_while_a_provider_is_cut_off() -> None:
+    """Closing is no call: an open circuit neither stops it nor what replaces an adapter whose settings changed."""
+    tools = Toolbox(deployment="test", now=lambda: datetime.now(UTC), open_secrets=lambda _provider, _sealed: SECRETS)
+    gone = Controller("nod_gone", f"http://127.0.0.1:{free_port()}")
+    adapter = tools.adapter(ProviderRef("prv_1", "redfish", QUICK, None, 1))
+    for _ in range(OPEN_AFTER):
+        with pytest.raises(NotSent):
+            adapter.observe(gone)
+    tools.close()
+    with pytest.raises(NotSent):
+        adapter.observe(gone)

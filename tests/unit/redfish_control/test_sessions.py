@@ -42,6 +42,17 @@ def test_an_expired_session_is_renewed_once(bmc: FakeBmc, adapter: RedfishAdapte
     assert bmc.opened == 3
 
 
+def test_sessions_that_are_not_honoured_are_given_back(bmc: FakeBmc, build: Build, at: Controller) -> None:
+    """A controller that answers 401 to a change, whatever the session, still has sessions left for everybody afterwards."""
+    adapter = build(refused_login_s=0.0)
+    bmc.fail(f"PATCH {SYSTEM}", "say", times=2 * bmc.session_limit, payload=no(401, "Base.1.8.NoValidSession"))
+    for _ in range(bmc.session_limit):
+        with pytest.raises(AuthFailed):
+            adapter.boot_from(at, "network")
+    assert len(bmc.sessions) <= 1
+    adapter.boot_from(at, "network")
+
+
 @pytest.mark.parametrize("names_basic", [True, False])
 def test_basic_where_no_session_is_offered(bmc: FakeBmc, adapter: RedfishAdapter, at: Controller, *, names_basic: bool) -> None:
     """404, or 401 that names Basic as sushy-tools does."""

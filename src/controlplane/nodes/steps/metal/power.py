@@ -11,6 +11,12 @@ from controlplane.nodes.steps.metal.sequence import POLL_S, Act, Machine
 
 FIRST_CALL_S = 600.0
 """How long a machine may take from power-on to its first call, unless the provider's settings know better (`first_call_s`)."""
+CUT_AGAIN_S = 60.0
+"""A machine that is still on when its state has lasted so long is cut again: a controller may say yes and do nothing."""
+CUT_POLL_S = 15.0
+"""Between such cuts; controllers were seen to show the old power for 11 s."""
+CUTS = {"dark": "cut", "dark-again": "cut-again", "still": "down"}
+"""The act that cuts the power before each look at it."""
 REPORT_POLL_S = 15.0
 """Each report wakes the node; this is for reports that never come."""
 
@@ -25,10 +31,12 @@ def cut(machine: Machine) -> Outcome | None:
 
 def dark(machine: Machine) -> Outcome | None:
     """
-    The machine was seen without power; a controller that says nothing of it is asked again.
+    The machine was seen without power; a controller that says nothing of it is asked again, and after a while told again.
     """
     if machine.hardware.observe(machine.controller).power == "off":
         return None
+    if machine.node.state_for_s > CUT_AGAIN_S:
+        return Wait("Waits until the power is off; it is cut again.", CUT_POLL_S, step=CUTS.get(machine.node.step))
     return Wait("Waits until the power is off.", POLL_S)
 
 

@@ -208,8 +208,9 @@ class Bmc:
         self._enter()
         reply = self._follow(method, path, body, headers)
         if reply.status == HTTPStatus.UNAUTHORIZED and self._session_path is not None:
-            # It was not carried out: the session has expired, or the controller has restarted.
-            self._forget()
+            # It was not carried out: the session has expired, or the controller has restarted. Or it has not expired and is not
+            # honoured here: given back, so that repeats do not take all the sessions the controller has.
+            self._leave()
             self._enter()
             reply = self._follow(method, path, body, headers)
         if reply.status == HTTPStatus.UNAUTHORIZED:
@@ -217,7 +218,7 @@ class Bmc:
         return reply
 
     def _refuse(self, reply: Reply) -> None:
-        self._forget()
+        self._leave()
         self._refused_until = time.monotonic() + self._config.refused_login_s
         raise AuthFailed(reply.detail)
 
