@@ -224,6 +224,15 @@ def running_vm(
                 shutil.rmtree(base)
 
 
+def log_in(vm: VirtualMachine, key: Path, command: str) -> str:
+    """
+    What a command printed for the holder of the key.
+    """
+    options = ("BatchMode=yes", "StrictHostKeyChecking=no", "UserKnownHostsFile=/dev/null", "ConnectTimeout=30")
+    words = [word for option in options for word in ("-o", option)]
+    return _must(["ssh", "-q", *words, "-i", str(key), "-p", str(vm.forwarded[22]), "ops@127.0.0.1", command]).strip()
+
+
 def kernel() -> Path:
     """
     The kernel that everything here boots: Debian's, signed.
@@ -248,15 +257,24 @@ def memory_system() -> Path:
     return out / "initrd.gz"
 
 
-def deploy_disc(vm: VirtualMachine, name: str, *arguments: str) -> str:
+def deploy_disc(vm: VirtualMachine, name: str, *arguments: str, seeded: bool = True) -> str:
     """
-    The URL of a bootable disc of the kit's small system, for BIOS and UEFI, unsigned.
+    The URL of a bootable disc of the kit's small system, for BIOS and UEFI, unsigned; with a seed in it, or to look for one elsewhere.
     """
     seed = vm.base / f"{name}.seed"
     seed.mkdir()
-    (seed / "meta-data").write_text(f"instance-id: {name}\nlocal-hostname: {name}\n")
-    (seed / "user-data").write_text("")
+    if seeded:
+        (seed / "meta-data").write_text(f"instance-id: {name}\nlocal-hostname: {name}\n")
+        (seed / "user-data").write_text("")
     _kit("node-iso.sh", str(BUILT), str(vm.files.folder / f"{name}.iso"), str(seed), *arguments)
+    return f"{vm.files.url}/{name}.iso"
+
+
+def signed_disc(vm: VirtualMachine, name: str, *arguments: str) -> str:
+    """
+    The URL of a disc with the same system, started by loaders and a kernel that firmware with the usual keys trusts; UEFI only.
+    """
+    _must([str(MACHINE.parent / "signed-disc.sh"), str(BUILT), str(vm.files.folder / f"{name}.iso"), *arguments])
     return f"{vm.files.url}/{name}.iso"
 
 

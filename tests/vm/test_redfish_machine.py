@@ -8,7 +8,6 @@ import re
 import time
 from collections.abc import Callable, Iterator
 from datetime import UTC, datetime
-from pathlib import Path
 
 import pytest
 
@@ -16,7 +15,7 @@ from controlplane.boots.disc import burn
 from controlplane.providers.adapters.redfish.adapter import RedfishAdapter, build
 from controlplane.providers.hardware import Controller, HardwareView
 from controlplane.providers.registry import AdapterInput
-from tests.vm_kit import ACCOUNT, ENABLED, VirtualMachine, deploy_disc, disk_image, running_vm, say, until
+from tests.vm_kit import ACCOUNT, ENABLED, VirtualMachine, deploy_disc, disk_image, running_vm, say, signed_disc, until
 
 pytestmark = [ENABLED, pytest.mark.vm, pytest.mark.timeout(1200)]
 MEMORY_MIB = 1024
@@ -96,8 +95,8 @@ def test_a_machine_is_deployed_through_virtual_media_alone(vm: VirtualMachine, a
 
 def test_secure_boot_is_enforced_and_read_back(vm: VirtualMachine, adapter: RedfishAdapter) -> None:
     """
-    With Secure Boot switched on by the adapter the firmware refuses an unsigned disc that it would boot otherwise; the adapter reads back
-    that it is in force.
+    With Secure Boot switched on by the adapter the firmware refuses an unsigned disc, which it boots otherwise, and boots a signed one; the
+    adapter reads back that it is in force.
     """
     started = time.monotonic()
     controller = Controller("nod_vm", vm.bmc_url, system=vm.system)
@@ -115,5 +114,12 @@ def test_secure_boot_is_enforced_and_read_back(vm: VirtualMachine, adapter: Redf
     assert adapter.read_settings(controller)["secure_boot"] == "on"
     assert "secure_boot" not in adapter.observe(controller).pending
     say("unsigned disc refused by the firmware", started)
+    adapter.power(controller, on=False, force=True)
+    seen(adapter, controller, lambda view: view.power == "off")
+    trusted = signed_disc(vm, "signed", f"phone_home={vm.files.guest_url}/")
+    start(adapter, controller, media=trusted, source="media")
+    vm.call("booted", BOOT_S)
+    assert "Secure boot enabled" in vm.console()
+    say("signed disc booted, and its kernel knows that it was checked", started)
     adapter.power(controller, on=False, force=True)
     seen(adapter, controller, lambda view: view.power == "off")

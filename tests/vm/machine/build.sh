@@ -7,7 +7,7 @@ kernel=${1:?usage: build.sh KERNEL_TREE OUT}
 out=${2:?usage: build.sh KERNEL_TREE OUT}
 here=$(cd "$(dirname "$0")" && pwd)
 modules=(virtio_pci virtio_rng virtio_net virtio_blk ahci sd_mod sr_mod isofs vfat nls_ascii nls_cp437 nls_iso8859-1 button evdev efivarfs)
-packages=(cloud-init python3 openssh-server iproute2 udhcpc udev kmod socat procps util-linux-extra)
+packages=(mount cloud-init python3 openssh-server iproute2 udhcpc udev kmod socat procps util-linux-extra)
 
 mkdir -p "$out"
 work=$(mktemp -d -p "$out")
@@ -24,7 +24,7 @@ rm -rf "${root:?}"/var/cache/apt/* "${root:?}"/var/lib/apt/lists/* "${root:?}"/u
 find "$root/usr/lib/x86_64-linux-gnu/gconv" -name '*.so' ! -name 'UTF*' -delete 2>/dev/null || true
 install -m 755 "$here/init" "$root/init"
 install -m 644 "$here/cloud.cfg" "$root/etc/cloud/cloud.cfg"
-rm -f "${root:?}"/etc/cloud/cloud.cfg.d/*.cfg
+find "$root/etc/cloud/cloud.cfg.d" -name "*.cfg" ! -name 05_logging.cfg -delete
 
 # The kernel's tree has thousands of modules, of which these and what they need are kept.
 version=$(basename "$kernel"/lib/modules/*)
