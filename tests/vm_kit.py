@@ -251,7 +251,6 @@ def memory_system() -> Path:
         fcntl.flock(lock, fcntl.LOCK_EX)
         if not (out / "initrd.gz").exists():
             started = time.monotonic()
-            shutil.rmtree(BUILT / "os", ignore_errors=True)
             _must([str(MACHINE / "build.sh"), str(BUILT / "image" / "kernel"), str(out)])
             say("Debian in memory built", started)
     return out / "initrd.gz"

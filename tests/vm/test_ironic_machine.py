@@ -26,6 +26,7 @@ MEMORY_MIB = 2048
 AGENT_PORT = 9999
 NODE = "vm-1"
 WAIT_S = 900.0
+POLL_S = 2.0
 HELD = Deployment(NODE, "alc_vm1", "ten_a", "clu_a", network="net-ten_a")
 REDFISH = ("bios", "firmware", "inspect", "management", "power")
 
@@ -49,14 +50,14 @@ class Metal:
                 return None
             return True
 
-        until(asked, WAIT_S, self.why)
+        until(asked, WAIT_S, self.why, POLL_S)
 
         def look() -> MachineView | None:
             view = self.adapter.observe(NODE)
             assert view.phase != "failed", f"{view.failure}; console: {self.vm.console()[-3000:]}"
             return view if good(view) else None
 
-        view = until(look, WAIT_S, self.why)
+        view = until(look, WAIT_S, self.why, POLL_S)
         say(words, self.started)
         return view
 
@@ -75,7 +76,7 @@ def metal(image: Callable[[VirtualMachine], dict[str, Any]], *, agent: bool) -> 
         vm = stack.enter_context(running_vm(memory_mib=MEMORY_MIB, ports=(22, AGENT_PORT)))
         for one in ramdisk:
             (vm.files.folder / one.name).symlink_to(one)
-        kit = stack.enter_context(running_kit())
+        kit = stack.enter_context(running_kit(patience_s=WAIT_S))
         wipe = {"kind": "manual", "steps": [{"interface": "deploy", "step": "erase_devices_metadata"}]}
         adapter = kit.adapter(images={"default": image(vm)}, wipe=wipe)
         stack.callback(adapter.close)
