@@ -60,6 +60,10 @@ bench: dev ## every benchmark, one JSON line per figure (some five minutes; docs
 test-slow: dev ## the tests that take minutes: another release of Slurm, and one with accounts (as root)
 	@CONTROLPLANE_SLOW=1 $(BIN)/pytest -m slow $(PYTEST_ARGS)
 
+.PHONY: test-vm
+test-vm: dev ## machines that really boot, under emulation: Redfish, Secure Boot, Ironic (as root; minutes, more the first time)
+	@CONTROLPLANE_VM=1 $(BIN)/pytest -s -v tests/vm $(PYTEST_ARGS)
+
 .PHONY: check
 check: dev ## everything that can be checked without running the product
 	$(BIN)/ruff check .
@@ -71,7 +75,7 @@ check: dev ## everything that can be checked without running the product
 	$(BIN)/yamllint --strict .
 	$(BIN)/hadolint deploy/Dockerfile
 	$(BIN)/compose-lint check --fail-on medium --skip-suppressed --quiet docker-compose.yml
-	$(BIN)/shellcheck .ci/run src/controlplane/providers/adapters/slurm/scrub.sh src/controlplane/boots/scripts/*.sh
+	$(BIN)/shellcheck .ci/run src/controlplane/providers/adapters/slurm/scrub.sh src/controlplane/boots/scripts/*.sh tests/vm/signed-disc.sh tests/vm/machine/build.sh tests/vm/machine/init
 	$(BIN)/pytest tests/architecture tests/migration
 
 .PHONY: fmt

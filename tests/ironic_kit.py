@@ -51,6 +51,8 @@ class IronicKit:
     """Of its API."""
     http: httpx.Client
     """An administrator's client."""
+    patience_s: float = PATIENCE_S
+    """Longest that a change of a node may take."""
 
     @property
     def url(self) -> str:
@@ -78,7 +80,7 @@ class IronicKit:
         """
         The node once it is good.
         """
-        ends_at = time.monotonic() + PATIENCE_S
+        ends_at = time.monotonic() + self.patience_s
         while not good(seen := self.node(name)):
             assert time.monotonic() < ends_at, f"{name}: {seen['provision_state']}, {seen['last_error']}"
             time.sleep(POLL_S)
@@ -143,7 +145,7 @@ class IronicKit:
 
 
 @contextmanager
-def running_kit() -> Iterator[IronicKit]:
+def running_kit(*, patience_s: float = PATIENCE_S) -> Iterator[IronicKit]:
     """
     An Ironic that lives as long as the block.
     """
@@ -159,7 +161,7 @@ def running_kit() -> Iterator[IronicKit]:
         _run("start", base, port)
         try:
             with httpx.Client(base_url=f"http://127.0.0.1:{port}", headers=API, timeout=30, trust_env=False) as http:
-                yield IronicKit(base, port, http)
+                yield IronicKit(base, port, http, patience_s)
         finally:
             _run("stop", base, port)
             shutil.rmtree(base)
