@@ -227,7 +227,7 @@ class Late:
 
     def __init__(self, rack: WiredRack) -> None:
         self.rack = rack
-        self.switch = WatchedSwitch(rack.switches, LEAF)
+        self.switch = WatchedSwitch(rack.switches, LEAF, rack.world.clock())
         self.seen = ports.look(self.switch, rack.tools)
         self.judged: wiring.Judged
         self.told: dict[tuple[str, str], str] = {}
@@ -262,6 +262,18 @@ def test_an_old_look_decides_nothing(rack: WiredRack) -> None:
     assert worker.settle() == 0
     assert rack.control.calls(operation="attach") == before
     assert rack.carried() == [None] * 3
+
+
+def test_a_node_that_moved_while_its_switch_was_asked_is_left_to_the_next_look(rack: WiredRack) -> None:
+    """Deployed after the look began, its port was still bare in it: that is no trouble, and nothing is told."""
+    worker = Late(rack)
+    rack.world.clock.advance(1)
+    order(rack, 3)
+    before = rack.control.calls(operation="attach")
+    assert worker.judge() == ()
+    worker.settle()
+    assert (rack.troubles(), rack.events()) == ([], [])
+    assert rack.control.calls(operation="attach") == before
 
 
 def test_a_release_waits_for_a_decision_that_is_under_way(rack: WiredRack) -> None:

@@ -155,6 +155,8 @@ class WatchedSwitch:
     """The fabric."""
     name: str
     """The switch by the fabric's name."""
+    since: datetime
+    """Database clock before it is asked: what happens to a node after this, the look may not show."""
 
 
 @dataclass(frozen=True, slots=True)

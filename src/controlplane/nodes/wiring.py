@@ -45,12 +45,12 @@ DUE = text(
     noted AS (
       UPDATE node_ports p SET look_at = cp_clock() + make_interval(secs => mine.pause)
       FROM mine WHERE p.node_id = mine.node_id AND p.name = mine.name RETURNING p.provider_id, p.switch)
-    SELECT DISTINCT provider_id, switch FROM noted ORDER BY provider_id, switch
+    SELECT DISTINCT provider_id, switch, (SELECT cp_clock()) AS since FROM noted ORDER BY provider_id, switch
     """
 )
 PORTS = text(
     """
-    SELECT p.node_id, p.name, p.port, n.state, n.step, net.name AS network, net.tenant_id, net.segment
+    SELECT p.node_id, p.name, p.port, n.state, n.step, n.updated_at > :since AS moved, net.name AS network, net.tenant_id, net.segment
     FROM node_ports p JOIN nodes n ON n.id = p.node_id
     LEFT JOIN allocations a ON a.id = n.allocation_id LEFT JOIN networks net ON net.name = a.network
     WHERE p.provider_id = :provider AND p.switch = :switch AND n.state <> 'retired' AND n.access <> '{}'::jsonb
@@ -116,7 +116,7 @@ def due_switches(session: Session, limit: int) -> list[WatchedSwitch]:
     """
     rows = session.execute(DUE, {"every": EVERY_S, "spread": SPREAD, "limit": limit}).all()
     providers = repository.read_providers(session, [row.provider_id for row in rows])
-    return [WatchedSwitch(providers[row.provider_id], row.switch) for row in rows]
+    return [WatchedSwitch(providers[row.provider_id], row.switch, row.since) for row in rows]
 
 
 def judge(session: Session, switch: WatchedSwitch, look: SwitchLook) -> Judged:
@@ -125,7 +125,8 @@ def judge(session: Session, switch: WatchedSwitch, look: SwitchLook) -> Judged:
 
     Every node whose ports have to be told anything is leased for `LEASE_S`; one that somebody else has a claim on is left to the next look.
     """
-    rows = session.execute(PORTS, {"provider": switch.provider.id, "switch": switch.name}).all()
+    given = {"provider": switch.provider.id, "switch": switch.name, "since": switch.since}
+    rows = session.execute(PORTS, given).all()
     if look.ports is None:
         why = f"{SILENT}: {look.problem}."
         silent = {(row.node_id, row.name): why for row in rows if ports_carry(row.state, row.step) != "changing"}
@@ -138,7 +139,7 @@ def judge(session: Session, switch: WatchedSwitch, look: SwitchLook) -> Judged:
         taken = session.execute(TAKE, {"ids": wrong, "lease": LEASE_S, "grace": GRACE_S}).all()
         leases = {row.id: row.fence for row in taken}
         turn = repository.turn_now(session)
-        rows = session.execute(PORTS, {"provider": switch.provider.id, "switch": switch.name}).all()
+        rows = session.execute(PORTS, given).all()
     troubles = {(row.node_id, row.name): words for row in rows if (words := _trouble(row, views.get(row.port))) is not None}
     mends = [
         _mend(row, views[row.port], switch.provider, switch.name, turn)
@@ -170,10 +171,10 @@ def settle(session: Session, judged: Judged, told: Mapping[tuple[str, str], str]
 
 def _trouble(row: Any, seen: SeenPort | None) -> str | None:
     """
-    What is not as it should be with the port, in words; None while a step of its node is changing it.
+    What is not as it should be with the port, in words; None while a step of its node is changing it, or when one may have since the look.
     """
     rule = ports_carry(row.state, row.step)
-    if rule == "changing":
+    if rule == "changing" or row.moved:
         return None
     if seen is None:
         return "The fabric has no such port."
@@ -193,7 +194,8 @@ def _mend(row: Any, seen: SeenPort, provider: ProviderRef, switch: str, turn: in
     """
     How the port gets what it should carry; a network it must not carry is taken off by its number, so that no other ever is.
     """
-    onto = Network(row.network, row.tenant_id, row.segment) if ports_carry(row.state, row.step) == "network" else None
+    joins = ports_carry(row.state, row.step) == "network" and row.segment is not None
+    onto = Network(row.network, row.tenant_id, row.segment) if joins else None
     off = seen.segment if seen.segment is not None and (onto is None or seen.segment != onto.segment) else None
     return Mend(
         node_id=row.node_id,
