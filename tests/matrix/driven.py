@@ -65,9 +65,9 @@ class StageTools(Toolbox):
         """See `Toolbox.hardware`."""
         return self.rack.hardware(provider, ref) or super().hardware(provider, ref)
 
-    def fabric(self, provider: Any) -> Any:
+    def fabric(self, provider: Any, switch: str) -> Any:
         """See `Toolbox.fabric`."""
-        return self.rack.fabric(provider) or super().fabric(provider)
+        return self.rack.fabric(provider) or super().fabric(provider, switch)
 
     def controller(self, ref: str, *, url: str, system: str, username: str, sealed: bytes | None) -> Controller:
         """See `Toolbox.controller`."""

@@ -10,7 +10,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 
-from controlplane.providers.errors import NotFound
+from controlplane.providers.errors import Busy, NotFound
 from controlplane.providers.fabrics import FabricView, NetworkSpec, PortRef, PortView
 from controlplane.providers.hardware import BootSource, Controller, Fact, HardwareInventory, HardwareView, Logs
 from tests.factories.metal import INVENTORY
@@ -205,6 +205,8 @@ class Switch:
     """Segment by port."""
     strange: dict[PortRef, str] = field(default_factory=dict)
     """What somebody did to a port behind our back."""
+    turns: dict[PortRef, int] = field(default_factory=dict)
+    """The latest turn that each port was told."""
     past: dict[PortRef, list[tuple[datetime, PortView]]] = field(default_factory=dict)
     """How ports were, and since when."""
     site: Site | None = None
@@ -224,19 +226,32 @@ class Switch:
             if machine.port == ref:
                 self.site.check(machine)
 
-    def attach(self, ref: PortRef, network: NetworkSpec) -> None:
+    def attach(self, ref: PortRef, network: NetworkSpec, *, turn: int = 0) -> None:
         """
         See `Fabrics.attach`.
         """
+        if self._is_over(ref, turn):
+            raise Busy("a later turn was told", code="fabric_turn_over")
+        self._note(ref, turn)
         self.strange.pop(ref, None)
         self._set(ref, network.segment)
 
-    def detach(self, ref: PortRef) -> None:
+    def detach(self, ref: PortRef, *, only: int | None = None, turn: int = 0) -> None:
         """
         See `Fabrics.detach`.
         """
-        self.strange.pop(ref, None)
-        self._set(ref, None)
+        if only is not None and self._is_over(ref, turn):
+            return
+        self._note(ref, turn)
+        if only in {None, self.ports.get(ref)}:
+            self.strange.pop(ref, None)
+            self._set(ref, None)
+
+    def _is_over(self, ref: PortRef, turn: int) -> bool:
+        return 0 < turn < self.turns.get(ref, 0)
+
+    def _note(self, ref: PortRef, turn: int) -> None:
+        self.turns[ref] = max(turn, self.turns.get(ref, 0))
 
     def observe_port(self, ref: PortRef) -> PortView:
         """

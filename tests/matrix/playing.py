@@ -205,13 +205,13 @@ class FaultySwitch:
         self._director = director
         self._reach = switch if reach is None else reach
 
-    def attach(self, ref: PortRef, network: NetworkSpec) -> None:
+    def attach(self, ref: PortRef, network: NetworkSpec, *, turn: int = 0) -> None:
         """See `Fabrics.attach`."""
-        self._play("attach", ref, lambda: self._reach.attach(ref, network))
+        self._play("attach", ref, lambda: self._reach.attach(ref, network, turn=turn))
 
-    def detach(self, ref: PortRef) -> None:
+    def detach(self, ref: PortRef, *, only: int | None = None, turn: int = 0) -> None:
         """See `Fabrics.detach`."""
-        self._play("detach", ref, lambda: self._reach.detach(ref))
+        self._play("detach", ref, lambda: self._reach.detach(ref, only=only, turn=turn))
 
     def observe_port(self, ref: PortRef) -> PortView:
         """See `Fabrics.observe_port`."""

@@ -4,7 +4,7 @@
 dir=$1
 shift 4
 cat >/dev/null
-action=$2 port=${4:-} tag=${5:-} segment=${6:-} vtep=${7:-} udp=${8:-}
+action=$2 tag=${6:-} segment=${7:-} vtep=${8:-} udp=${9:-}
 fault=
 [ ! -r "$dir/fault" ] || read -r fault <"$dir/fault"
 

@@ -35,13 +35,13 @@ class Reach:
     def __init__(self, rack: FrrRack, adapter: Any) -> None:
         self._rack, self._adapter = rack, adapter
 
-    def attach(self, ref: PortRef, network: NetworkSpec) -> None:
+    def attach(self, ref: PortRef, network: NetworkSpec, *, turn: int = 0) -> None:
         """See `Fabrics.attach`."""
-        self._ask("attach", ref, lambda: self._adapter.attach(ref, network))
+        self._ask("attach", ref, lambda: self._adapter.attach(ref, network, turn=turn))
 
-    def detach(self, ref: PortRef) -> None:
+    def detach(self, ref: PortRef, *, only: int | None = None, turn: int = 0) -> None:
         """See `Fabrics.detach`."""
-        self._ask("detach", ref, lambda: self._adapter.detach(ref))
+        self._ask("detach", ref, lambda: self._adapter.detach(ref, only=only, turn=turn))
 
     def observe_port(self, ref: PortRef) -> PortView:
         """See `Fabrics.observe_port`."""
