@@ -228,7 +228,7 @@ def log_in(vm: VirtualMachine, key: Path, command: str) -> str:
     """
     What a command printed for the holder of the key.
     """
-    options = ("BatchMode=yes", "StrictHostKeyChecking=no", "UserKnownHostsFile=/dev/null", "ConnectTimeout=30")
+    options = ("BatchMode=yes", "StrictHostKeyChecking=no", "UserKnownHostsFile=/dev/null", "ConnectTimeout=240")
     words = [word for option in options for word in ("-o", option)]
     return _must(["ssh", "-q", *words, "-i", str(key), "-p", str(vm.forwarded[22]), "ops@127.0.0.1", command]).strip()
 
