@@ -22,10 +22,11 @@ from typing import Any
 
 from controlplane.local.postgres import throwaway_postgres
 from tests.conftest import Database
-from tests.matrix import controllers, owned, switches
+from tests.matrix import controllers, ironics, owned, switches
 from tests.matrix.cases import OPERATIONS, Case, faults_of
 from tests.matrix.controllers import RedfishRack
 from tests.matrix.driven import Rack
+from tests.matrix.ironics import IronicRack
 from tests.matrix.life import Life, Verdict
 from tests.matrix.owned import SimulatedRegion
 from tests.matrix.switches import FrrRack
@@ -52,6 +53,7 @@ GROUNDS: Mapping[str, Ground] = {
     "bare": Ground(Rack, faults_of),
     "simulated": Ground(SimulatedRegion, owned.faults_here, 120),
     "frr_evpn": Ground(FrrRack, switches.faults_here, 120),
+    "ironic": Ground(IronicRack, ironics.faults_here, 120),
     "redfish": Ground(RedfishRack, controllers.faults_here, 30),
 }
 

@@ -12,7 +12,7 @@ from tests.conftest import Database
 from tests.matrix.cases import OPERATIONS, Case
 from tests.matrix.run import GROUNDS, all_cases, play
 
-SIZES = {"bare": 14, "simulated": 8, "redfish": 4, "frr_evpn": 4}
+SIZES = {"bare": 14, "simulated": 8, "redfish": 4, "frr_evpn": 4, "ironic": 6}
 DRAWN_BY = 7
 
 
