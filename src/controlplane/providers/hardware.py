@@ -311,6 +311,20 @@ class SupportsAccounts(Protocol):
 
 
 @runtime_checkable
+class SupportsReset(Protocol):
+    """
+    A controller that can be told to start anew: sessions that somebody left open on it are over then.
+    """
+
+    def reset_controller(self, controller: Controller) -> None:
+        """
+        The controller has been asked to restart itself, not the machine. It is silent for a while: `observe` tells when it is back.
+        Raises Unsupported where there is no such action.
+        """
+        ...
+
+
+@runtime_checkable
 class SupportsUpdates(Protocol):
     """
     A controller that updates firmware.
