@@ -293,13 +293,15 @@ class SupportsAccounts(Protocol):
 
     def list_accounts(self, controller: Controller) -> tuple[str, ...]:
         """
-        Names of the enabled accounts, sorted.
+        Names of the enabled accounts, sorted. Raises Unsupported where the controller shows none.
         """
         ...
 
     def set_password(self, controller: Controller, password: str) -> None:
         """
-        The account that we use has this password; the old one no longer lets anybody in.
+        The account that we use has this password; the old one no longer lets anybody in. Repeated after a lost answer, it finds that the
+        password lets us in already. Raises AuthFailed when neither does, having tried each once; Refused or Unsupported when the old one
+        still counts.
         """
         ...
 
