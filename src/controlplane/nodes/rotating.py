@@ -103,8 +103,8 @@ def ask_rotation(
 ) -> NodeRow:
     """
     The node's controller gets a new password as soon as nothing else is done with the node. With `password`, that is the one that it has
-    now, whatever we had. Raises NotFound, what `check` raises of the version, NoController, PasswordsElsewhere, and Unavailable where there is nothing to
-    seal it with.
+    now, whatever we had. Raises NotFound, what `check` raises of the version, NoController, PasswordsElsewhere, and Unavailable where
+    there is nothing to seal it with.
     """
     row = session.execute(select(NodeRow).where(NodeRow.id == node_id).with_for_update()).scalar_one_or_none()
     if row is None:
