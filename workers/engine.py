@@ -17,7 +17,16 @@ from controlplane import bootstrap
 from controlplane.providers.toolbox import Toolbox
 from controlplane.settings import Settings
 from workers.pump import Pump
-from workers.sweeps import check_providers, expire_records, mend, reap, tell_repairs, watch_controllers, watch_ports
+from workers.sweeps import (
+    check_providers,
+    expire_records,
+    mend,
+    reap,
+    rotate_controllers,
+    tell_repairs,
+    watch_controllers,
+    watch_ports,
+)
 from workers.webhooks import RepairHook
 
 log = logging.getLogger(__name__)
@@ -47,7 +56,7 @@ class Engine:
         self._stopping = threading.Event()
         self._threads = [threading.Thread(target=pump.run, name=f"pump-{name}", daemon=True) for name, pump in self.pumps.items()]
         self._threads.append(threading.Thread(target=self._sweep, name="sweep", daemon=True))
-        for watch, at_once in ((watch_controllers, WATCHERS), (watch_ports, SWITCHES)):
+        for watch, at_once in ((watch_controllers, WATCHERS), (rotate_controllers, WATCHERS), (watch_ports, SWITCHES)):
             looks = threading.Thread(target=self._watch, args=(watch, at_once), name=watch.__name__, daemon=True)
             self._threads.append(looks)
 
@@ -103,7 +112,8 @@ class Engine:
 
     def _watch(self, watch: Watch, at_once: int) -> None:
         """
-        Controllers and switches are looked at by threads of their own: those that hang keep neither steps nor other sweeps waiting.
+        Controllers and switches are looked at, and passwords changed, by threads of their own: those that hang keep neither steps nor
+        other sweeps waiting.
         """
         with ThreadPoolExecutor(at_once, thread_name_prefix=watch.__name__) as pool:
             while not self._stopping.is_set():

@@ -13,10 +13,11 @@ from sqlalchemy import Engine, text
 
 from controlplane.clusters import reaping, replacing
 from controlplane.kit.db import EVERYTHING, in_transaction
-from controlplane.nodes import checking, watching, wiring
+from controlplane.nodes import checking, rotating, watching, wiring
 from controlplane.nodes import service as nodes
-from controlplane.nodes.states import Look, ProviderRef, Watched, WatchedSwitch
+from controlplane.nodes.states import Look, NodeSnapshot, ProviderRef, Watched, WatchedSwitch
 from controlplane.nodes.steps.metal import ports
+from controlplane.nodes.steps.metal.accounts import renew
 from controlplane.nodes.steps.metal.health import look
 from controlplane.nodes.steps.provider import check
 from controlplane.providers.errors import ProviderError
@@ -133,6 +134,23 @@ def _tend(engine: Engine, tools: Toolbox, switch: WatchedSwitch, stopping: threa
     late = in_transaction(engine, EVERYTHING, lambda session: wiring.settle(session, judged, told))
     for mend in late:
         ports.take_back(mend, tools)
+
+
+def rotate_controllers(engine: Engine, tools: Toolbox, pool: Executor, stopping: threading.Event | None = None) -> int:
+    """
+    The next part of every rotation that is due on a node at rest has been done; how many were is returned.
+    """
+    if stopping is not None and stopping.is_set():
+        return 0
+    claimed = in_transaction(engine, EVERYTHING, lambda session: rotating.claim_rotations(session, BATCH))
+
+    def work(claim: tuple[NodeSnapshot, int]) -> None:
+        node, fence = claim
+        outcome, _ = tools.run(renew, node, attempt=1)
+        in_transaction(engine, EVERYTHING, lambda session: rotating.store_rotation(session, node.id, fence, outcome))
+
+    list(pool.map(work, claimed))
+    return len(claimed)
 
 
 def tell_repairs(engine: Engine, hook: RepairHook | None) -> int:

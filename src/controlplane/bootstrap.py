@@ -189,6 +189,13 @@ def open_password(sealer: Sealer, node_id: str, sealed: bytes | None) -> str:
     return "" if sealed is None else sealer.open(sealed, table="nodes", column="sealed", row=node_id).decode()
 
 
+def seal_password(sealer: Sealer, node_id: str, password: str) -> bytes:
+    """
+    The password of the node's controller as its row keeps it.
+    """
+    return sealer.seal(password.encode(), table="nodes", column="sealed", row=node_id)
+
+
 def toolbox(settings: Settings, sealer: Sealer) -> Toolbox:
     """
     How steps reach providers.
@@ -199,6 +206,7 @@ def toolbox(settings: Settings, sealer: Sealer) -> Toolbox:
         now=utc_now,
         open_secrets=lambda provider_id, sealed: open_secrets(sealer, provider_id, sealed),
         open_password=lambda node_id, sealed: open_password(sealer, node_id, sealed),
+        seal_password=lambda node_id, password: seal_password(sealer, node_id, password),
         seed_url=lambda boot_id: seed_url(links, boot_id),
     )
 

@@ -9,9 +9,9 @@ from datetime import UTC, datetime
 from typing import Any
 
 from controlplane.kit.outcome import Outcome, Wait
-from controlplane.nodes.states import Access, Boot, Expected, NodeSnapshot, ProviderRef, Tenancy, Wire
+from controlplane.nodes.states import Access, Boot, Expected, NodeFacts, NodeSnapshot, ProviderRef, Rotation, Tenancy, Wire
 from controlplane.nodes.steps import STEPS
-from controlplane.providers.errors import Unknown
+from controlplane.providers.errors import AuthFailed, Refused, Unknown, Unsupported
 from controlplane.providers.fabrics import FabricView, NetworkSpec, PortRef, PortView
 from controlplane.providers.hardware import (
     BootSource,
@@ -64,35 +64,129 @@ class Bench:
     """Whether it says nothing of them."""
     unsafe: list[str] = field(default_factory=list)
     """What was asked in an order that would let one tenant meet another's data."""
+    secret: str = ""
+    """The password that lets in."""
+    wrong: int = 0
+    """Wrong passwords since the last right one: what controllers lock accounts for."""
+    most_wrong: int = 0
+    """The most of them in a row."""
+    accounts: tuple[str, ...] = ("admin",)
+    """Who can log in."""
+    lacks: frozenset[str] = frozenset()
+    """Methods that this controller does not offer: they raise Unsupported."""
+    goes_wrong: dict[str, list[str]] = field(default_factory=dict)
+    """By method, how its next calls end: `lost` takes effect and `dropped` does not, `refused` says no, `stubborn` says yes and forgets."""
+    locked: bool = False
+    """Whether the host is kept from its controller."""
+    restarts: int = 0
+    """How often the controller was restarted."""
+    silent_looks: int = 0
+    """How many looks it does not answer after a restart."""
+    settings: dict[str, str] = field(default_factory=lambda: {"secure_boot": "off", "ProcTurbo": "Enabled"})
+    """In force."""
+    waiting: dict[str, str] = field(default_factory=dict)
+    """Accepted, in force from the next power-on."""
+    restarting: int = 0
+    """Looks it will not answer now."""
+
+    def let_in(self, password: str) -> bool:
+        """Whether it does, counted as controllers count."""
+        self.wrong = 0 if password == self.secret else self.wrong + 1
+        self.most_wrong = max(self.most_wrong, self.wrong)
+        return password == self.secret
+
+    def _enter(self, controller: Controller, method: str) -> str:
+        if method in self.lacks:
+            raise Unsupported(f"no {method} here")
+        if self.restarting:
+            self.restarting -= 1
+            raise Unknown("no answer")
+        if not self.let_in(controller.password):
+            raise AuthFailed("wrong password")
+        ways = self.goes_wrong.get(method, [])
+        way = ways.pop(0) if ways else ""
+        if way == "refused":
+            raise Refused("no")
+        if way == "dropped":
+            raise Unknown("no answer")
+        return way
 
     # the controller
+    def list_accounts(self, controller: Controller) -> tuple[str, ...]:
+        self._enter(controller, "list_accounts")
+        return tuple(sorted(self.accounts))
+
+    def set_password(self, controller: Controller, password: str) -> None:
+        try:
+            way = self._enter(controller, "set_password")
+        except AuthFailed:
+            if self.let_in(password):
+                return  # as a repeat after a lost answer finds
+            raise
+        self.acts.append("password")
+        self.secret = self.secret if way == "stubborn" else password
+        if way == "lost":
+            raise Unknown("no answer")
+
+    def lock(self, controller: Controller, *, locked: bool) -> None:
+        way = self._enter(controller, "lock")
+        self.acts.append("lock" if locked else "unlock")
+        if not locked and self.power_ != "off":
+            self.unsafe.append("a door opened for a machine that runs")
+        self.locked = self.locked if way == "stubborn" else locked
+        if way:
+            raise Unknown("it does not show it")
+
+    def reset_controller(self, controller: Controller) -> None:
+        way = self._enter(controller, "reset_controller")
+        self.acts.append("restart")
+        if self.power_ != "off":
+            self.unsafe.append("a controller restarted under a machine that runs")
+        self.restarts += 1
+        self.restarting = self.silent_looks
+        if way == "lost":
+            raise Unknown("no answer")
+
+    def read_settings(self, controller: Controller) -> dict[str, str]:
+        self._enter(controller, "read_settings")
+        return dict(self.settings)
+
+    def change_settings(self, controller: Controller, wanted: dict[str, str]) -> None:
+        way = self._enter(controller, "change_settings")
+        self.acts.append(f"settings {sorted(wanted)}")
+        if way != "stubborn":
+            self.waiting |= wanted
+
     def observe(self, controller: Controller) -> HardwareView:
-        del controller
+        self._enter(controller, "observe")
         return HardwareView(power=self.power_, media=self.media)  # type: ignore[arg-type]
 
     def power(self, controller: Controller, *, on: bool, force: bool = False) -> None:
-        del controller
+        self._enter(controller, "power")
         self.acts.append("on" if on else "cut" if force else "off")
         self.power_ = "on" if on or self.stuck_on else "off"
+        if on:
+            self.settings |= self.waiting
+            self.waiting = {}
 
     def boot_from(self, controller: Controller, source: BootSource) -> None:
-        del controller
+        self._enter(controller, "boot_from")
         self.acts.append(f"boot {source}")
 
     def insert_media(self, controller: Controller, url: str) -> None:
-        del controller
+        self._enter(controller, "insert_media")
         if self.power_ != "off":
             self.unsafe.append("a seed for a machine that runs")
         self.acts.append("insert")
         self.media = url
 
     def eject_media(self, controller: Controller) -> None:
-        del controller
+        self._enter(controller, "eject_media")
         self.acts.append("eject")
         self.media = None
 
     def take_inventory(self, controller: Controller) -> HardwareInventory:
-        del controller
+        self._enter(controller, "take_inventory")
         return self.inventory
 
     def read_health(self, controller: Controller) -> tuple[Fact, ...]:
@@ -151,8 +245,11 @@ class Tools:
         return self.bench
 
     def controller(self, ref: str, *, url: str, system: str, username: str, sealed: bytes | None) -> Controller:
-        del sealed
-        return Controller(ref, url, username, "", system)
+        return Controller(ref, url, username, (sealed or b"").decode(), system)
+
+    def seal_password(self, ref: str, password: str) -> bytes:
+        del ref
+        return password.encode()
 
     def seed_url(self, boot_id: str) -> str:
         return f"http://cp/v1/boot/{boot_id}.token/seed.iso"
@@ -178,6 +275,31 @@ def bare_node(state: str, **changes: Any) -> NodeSnapshot:
     return replace(node, **changes)
 
 
+def learnt(node: NodeSnapshot, facts: Any) -> NodeSnapshot:
+    """
+    The node as its row would be read next, with what a step learnt.
+    """
+    if not isinstance(facts, NodeFacts):
+        return node
+    if facts.rotation is not None:
+        assert node.access is not None
+        access, ended = node.access, facts.rotation not in {"prepared", "told"}
+        following = access.sealed_next or facts.sealed_next
+        now = access.sealed_next if facts.rotation == "rotated" else access.sealed
+        refusals = node.rotation.refusals + facts.refused
+        node = replace(
+            node,
+            access=replace(access, sealed=now, sealed_next=None if ended else following),
+            rotation=Rotation(facts.rotation, 0 if ended else refusals, shared=node.rotation.shared),
+        )
+    return replace(
+        node,
+        inventory=facts.inventory if facts.inventory is not None else node.inventory,
+        door=facts.door if facts.door is not None else node.door,
+        restarted_for_s=0.0 if facts.restarted else node.restarted_for_s,
+    )
+
+
 def drive(node: NodeSnapshot, bench: Bench, *, each_twice: bool = False, most: int = 60) -> tuple[Outcome, list[str]]:
     """
     The outcome when the node leaves its state or waits for something from outside, and the steps it went through. With `each_twice`
@@ -193,6 +315,7 @@ def drive(node: NodeSnapshot, bench: Bench, *, each_twice: bool = False, most: i
         step = node.step if outcome.step is None else outcome.step
         if step == trail[-1] and outcome.retry_in_s > 0:
             return outcome, trail
-        node = replace(node, step=step)
-        trail.append(step)
+        node = replace(learnt(node, outcome.facts), step=step)
+        if step != trail[-1]:
+            trail.append(step)
     raise AssertionError(f"no end: {trail}")

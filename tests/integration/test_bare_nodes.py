@@ -33,6 +33,7 @@ from workers.sweeps import watch_controllers
 
 KEY = "ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAAIOMqqnkVzrm0SdG6UOoqKLsabgH5C9okWi0dh2l9GKJl ada"
 WIPED = tuple({"name": name, "result": "passed", "detail": ""} for name in ("disk:nvme0n1", "disk:nvme1n1", "disks_counted"))
+ENROLLED_WITH = "bmc secret"
 CHECKED = ({"name": "gpu_count", "result": "passed", "detail": "8"},)
 
 
@@ -66,11 +67,12 @@ class Rack:
             now=world.clock,
             open_secrets=lambda provider_id, sealed: bootstrap.open_secrets(sealer, provider_id, sealed),
             open_password=lambda node_id, sealed: bootstrap.open_password(sealer, node_id, sealed),
+            seal_password=lambda node_id, password: bootstrap.seal_password(sealer, node_id, password),
             seed_url=lambda boot_id: f"http://cp/{boot_id}",
         )
         world.tools = self.tools
         self.ids = world.do(lambda s: self._enroll(s, count, sealer))
-        self.tools.benches = {one: Bench() for one in self.ids} | {"fabric": Bench(power_="off")}
+        self.tools.benches = {one: Bench(secret=ENROLLED_WITH) for one in self.ids} | {"fabric": Bench(power_="off")}
 
     def _enroll(self, session: Any, count: int, sealer: Sealer) -> list[str]:
         provider_id = new_id("prv")
@@ -96,7 +98,7 @@ class Rack:
                 nvlink_domain=None,
                 instance_type=self.world.keys.instance_type,
                 gpus=8,
-                controller=NewController(f"https://10.0.9.{number}", password="bmc secret"),
+                controller=NewController(f"https://10.0.9.{number}", password=ENROLLED_WITH),
                 address=f"10.1.9.{number}",
                 ports=self.cables(number, fabric_id),
             )

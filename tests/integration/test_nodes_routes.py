@@ -11,6 +11,7 @@ from sqlalchemy import text
 
 from controlplane import bootstrap
 from controlplane.nodes import checking
+from controlplane.nodes.models import NodeRow
 from controlplane.nodes.states import ProviderCheck
 from controlplane.nodes.steps.provider import check
 from tests.conftest import Database
@@ -335,3 +336,33 @@ def test_silence_forgets_nothing(fleet: Fleet) -> None:
 
 def _version(fleet: Fleet) -> int:
     return int(fleet.call()("GET", f"/v1/admin/providers/{fleet.provider_id}").json()["version"])
+
+
+def test_a_controllers_password_is_changed_on_request_and_never_shown(fleet: Fleet) -> None:
+    """202 with how far it is; what the operator says it is now stands nowhere; other nodes and stale versions are refused."""
+    enrolled = {
+        "provider_id": fleet.provider_id,
+        "nodes": [{**ENTRY, "controller": {"url": "https://10.0.7.41", "username": "cp", "password": CANARY}}],
+    }
+    (node_id,) = fleet.call()("POST", "/v1/admin/nodes", enrolled).json()["enrolled"]
+    path, call = f"/v1/admin/nodes/{node_id}", fleet.call()
+    shown = call("GET", path)
+    assert (shown.json()["controller"]["rotation"], shown.json()["controller"]["findings"]) == ("due", [])
+    fleet.sql("UPDATE nodes SET rotation = 'refused', door = 'not_supported' WHERE id = :n", n=node_id)
+    shown = call("GET", path)
+    assert {one["code"] for one in shown.json()["controller"]["findings"]} == {"controller_rotation", "controller_lock"}
+    asked, version = {"reason": "leaked", "password": NEW_CANARY}, shown.json()["version"]
+    verb = f"{path}/actions/rotate-controller"
+    assert call("POST", verb, asked, version=version + 1).status_code == 412
+    done = call("POST", verb, asked, version=version)
+    assert (done.status_code, done.json()["controller"]["rotation"]) == (202, "due")
+    assert done.json()["version"] > version
+    for body in (shown.text, done.text, call("GET", "/v1/audit-events?limit=50").text):
+        assert CANARY not in body
+        assert NEW_CANARY not in body
+    opened = fleet.do(lambda s: bootstrap.open_password(fleet.sealer, node_id, s.get_one(NodeRow, node_id).sealed))
+    assert opened == NEW_CANARY
+    other = call("GET", f"/v1/admin/nodes/{fleet.node_ids[0]}").json()
+    refused = call("POST", f"/v1/admin/nodes/{other['id']}/actions/rotate-controller", {"reason": "x"}, version=other["version"])
+    assert (refused.status_code, refused.json()["code"], other["controller"]) == (409, "no_controller", None)
+    assert fleet.call(fleet.tree.left.owner_key)("POST", verb, asked, version=version).status_code in {403, 404}

@@ -107,6 +107,7 @@ class RedfishRack(Rack):
     def __init__(self, database: Database, folder: Path, count: int) -> None:
         self._bmcs = [FakeBmc(passwords={"admin": PASSWORD}) for _ in range(count)]
         self._armed: dict[str, Fault | None] = {}
+        self._true: dict[str, str] = {}
         self._open = ExitStack()
         self._open.enter_context(serving(*self._bmcs))
         super().__init__(database, folder, count)
@@ -169,6 +170,7 @@ class RedfishRack(Rack):
         elif fault == "power_lost":
             machine.switch(on=False)
         elif fault == "password_changed":
+            self._true.setdefault(machine.node_id, bmc.passwords["admin"])
             bmc.passwords = {"admin": "somebody changed it"}
             bmc.expire_sessions()
 
@@ -186,7 +188,9 @@ class RedfishRack(Rack):
         for bmc in self._bmcs:
             bmc.faults.clear()
             bmc.stale_reads = bmc.slow_eject = bmc.refuses_on = 0
-            bmc.passwords = {"admin": PASSWORD}
+        for node_id, password in self._true.items():
+            self._machine(node_id).bmc.passwords = {"admin": password}
+        self._true.clear()
         self._armed.clear()
         super().heal()
 

@@ -111,6 +111,7 @@ class Rack:
             now=self.world.clock,
             open_secrets=lambda provider_id, sealed: bootstrap.open_secrets(sealer, provider_id, sealed),
             open_password=lambda node_id, sealed: bootstrap.open_password(sealer, node_id, sealed),
+            seal_password=lambda node_id, password: bootstrap.seal_password(sealer, node_id, password),
             seed_url=lambda boot_id: f"http://cp/{boot_id}",
         )
         tools.rack = self

@@ -39,7 +39,8 @@ def test_a_machine_is_deployed_from_its_own_seed(twice: bool) -> None:  # noqa: 
     bench = Bench()
     waiting, trail = drive(bare_node("deploying"), bench, each_twice=twice)
     assert isinstance(waiting, Wait)
-    assert trail == ["", "dark", "attach", "joined", "seed", "aim", "light", "report"]
+    assert trail == ["", "dark", "attach", "joined", "seed", "aim", "closing", "lock", "light", "report"]
+    assert bench.locked
     assert bench.media == "http://cp/v1/boot/bot_1.token/seed.iso"
     assert bench.ports == ATTACHED
     assert bench.unsafe == []
@@ -64,7 +65,7 @@ def test_a_machine_that_never_calls_is_started_once_more() -> None:
     waiting, trail = drive(silent, bench)
     assert isinstance(waiting, Wait)
     assert trail[-1] == "report-again"
-    assert bench.acts == ["cut", "insert", "boot network", "on"]
+    assert bench.acts == ["cut", "insert", "boot network", "lock", "on"]
     outcome, _ = drive(replace(silent, step="report-again", boot=Boot("bot_1", "made", 1201.0)), bench)
     assert isinstance(outcome, Fail)
     assert outcome.code == "deploy_failed_silent"
@@ -123,7 +124,7 @@ def test_a_machine_is_taken_off_the_network_before_its_power_is_cut(twice: bool)
     bench = Bench(media="http://old", ports=dict(ATTACHED))
     outcome, trail = drive(bare_node("releasing"), bench, each_twice=twice)
     assert outcome == Advance("cleaning", "Taken back.")
-    assert trail == ["", "apart", "cut", "dark", "eject"]
+    assert trail == ["", "apart", "cut", "dark", "unlock", "eject"]
     assert set(bench.ports.values()) == {None}
     assert bench.power_ == "off"
     assert bench.media is None
@@ -176,7 +177,9 @@ def test_a_wipe_begins_off_the_network_and_dark() -> None:
     bench = Bench(ports=dict(ATTACHED))
     waiting, trail = drive(bare_node("cleaning"), bench)
     assert isinstance(waiting, Wait)
-    assert trail == ["", "apart", "cut", "dark", "seed", "aim", "light", "report"]
+    controller = ["restart", "answering", "rotate", "adjust"]
+    assert trail == ["", "apart", "cut", "dark", *controller, "seed", "aim", "light", "report"]
+    assert bench.acts.index("restart") > bench.acts.index("cut")
     assert bench.unsafe == []
 
 

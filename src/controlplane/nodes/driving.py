@@ -19,6 +19,7 @@ from controlplane.nodes import repository
 from controlplane.nodes.allocating import DEPLOY_FAILED, end_allocations
 from controlplane.nodes.models import AllocationRow, HoldRow, NodeRow, ProviderRow, WipeRow
 from controlplane.nodes.reporting import close_tickets, open_tickets
+from controlplane.nodes.rotating import make_due, store_learnt
 from controlplane.nodes.states import NODE_STATES, NodeFacts, NodeSnapshot
 from controlplane.qualification import service as qualification
 
@@ -54,6 +55,7 @@ def apply(session: Session, results: Sequence[Result]) -> None:
     for state in {**TASK_PREFIX, **BOOTS}:
         begin_task(session, state, [one.claim.id for one in entered.get(state, [])])
     _end_boots(session, entered)
+    make_due(session, [one.claim.id for one in entered.get("cleaning", []) if one.claim.row["allocation_id"] is not None])
     _activate(session, entered.get("active", []))
     _withdraw(session, entered.get("releasing", []))
     open_tickets(session, [one.claim.id for one in entered.get("quarantined", [])])
@@ -76,6 +78,7 @@ def _store_facts(session: Session, results: Sequence[Result]) -> None:
     if inventories:
         statement = update(NodeRow.__table__).where(NodeRow.__table__.c.id == bindparam("node"))  # type: ignore[arg-type]
         session.connection().execute(statement.values(inventory=bindparam("found", type_=JSONB())), inventories)
+    store_learnt(session, [(one.claim.id, one.outcome) for one in results])
     wipes = [
         {
             "wipe": facts.wipe_id,

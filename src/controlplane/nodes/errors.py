@@ -30,3 +30,21 @@ class UnknownAdapter(Invalid):
 
     code = "adapter_unknown"
     title = "There is no such adapter"
+
+
+class NoController(Conflict):
+    """
+    The control plane drives no management controller of the node.
+    """
+
+    code = "no_controller"
+    title = "The node has no controller of ours"
+
+
+class PasswordsElsewhere(Conflict):
+    """
+    The provider's settings say that somebody else changes the passwords of its controllers.
+    """
+
+    code = "passwords_elsewhere"
+    title = "Somebody else changes these passwords"

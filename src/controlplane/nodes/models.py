@@ -72,6 +72,8 @@ class NodeRow(Moving, Base):
         Index("ix_nodes_due", "due_at", postgresql_where=text("due_at IS NOT NULL")),
         Index("ix_nodes_available", "site", "instance_type", postgresql_where=text("state = 'available'")),
         Index("ix_nodes_attention", "id", postgresql_where=text("attention <> ''")),
+        Index("ix_nodes_rotate", "rotate_at", postgresql_where=text("rotate_at IS NOT NULL")),
+        CheckConstraint("(sealed_next IS NOT NULL) = (rotation IN ('prepared','told'))", name="next_password"),
     )
 
     id: Mapped[str] = mapped_column(primary_key=True)
@@ -104,6 +106,20 @@ class NodeRow(Moving, Base):
     """Where we drive the machine ourselves: {url, system, username} of its management controller; else empty."""
     sealed: Mapped[bytes | None] = mapped_column(LargeBinary())
     """The controller's password, sealed (kit.secrets) under the row's id; none: the provider's."""
+    sealed_next: Mapped[bytes | None] = mapped_column(LargeBinary())
+    """The password that is to take its place, sealed for `sealed`, where it is going to stand; there before the controller is told."""
+    rotation: Mapped[str] = mapped_column(server_default="")
+    """How far the controller's password is on its way to another (`states.ROTATIONS`)."""
+    rotate_at: Mapped[datetime | None]
+    """When the rotation is taken up although no state of the node does it; none: left to the next inspection or wipe."""
+    rotated_at: Mapped[datetime | None]
+    """When the password last became another."""
+    refusals: Mapped[int] = mapped_column(server_default="0")
+    """How often in a row the controller let us in with neither password."""
+    door: Mapped[str] = mapped_column(server_default="")
+    """The way from the host to its controller (`states.DOORS`)."""
+    restarted_at: Mapped[datetime | None]
+    """When the controller last took our word to restart."""
     address: Mapped[str | None]
     """The machine's own address, as the operator or its tenant reaches it; none when unknown."""
     boot_id: Mapped[str | None]

@@ -327,7 +327,7 @@ def _enrolled(one: NewNode, provider_id: str, site: str, sealer: Sealer | None) 
     access, sealed = {}, None
     if one.controller is not None:
         access = {"url": one.controller.url, "system": one.controller.system, "username": one.controller.username}
-        sealed = _seal_password(sealer, node_id, one.controller.password)
+        sealed = seal_password(sealer, node_id, one.controller.password)
     return {
         "id": node_id,
         "provider_id": provider_id,
@@ -342,12 +342,16 @@ def _enrolled(one: NewNode, provider_id: str, site: str, sealer: Sealer | None) 
         "state": NODE_STATES.initial,
         "access": access,
         "sealed": sealed,
+        "rotation": "due" if access else "",
         "address": one.address,
         "ports": one.ports,
     }
 
 
-def _seal_password(sealer: Sealer | None, node_id: str, password: str) -> bytes | None:
+def seal_password(sealer: Sealer | None, node_id: str, password: str) -> bytes | None:
+    """
+    The password of the node's controller as its row keeps it; None for none. Raises Unavailable where there is nothing to seal it with.
+    """
     if not password:
         return None
     if sealer is None:

@@ -12,7 +12,7 @@ from controlplane.boots import service as boots
 from controlplane.catalog.service import InstanceType
 from controlplane.kit.clock import CpClock
 from controlplane.nodes.models import AllocationRow, NetworkRow, NodePortRow, NodeRow, ProviderRow
-from controlplane.nodes.states import Access, Boot, Expected, NodeSnapshot, ProviderRef, Tenancy, Wire
+from controlplane.nodes.states import Access, Boot, Expected, NodeSnapshot, ProviderRef, Rotation, Tenancy, Wire
 from controlplane.qualification import service as qualification
 
 OPEN = ("held", "active", "releasing")
@@ -64,6 +64,8 @@ def read_snapshots(session: Session, rows: Sequence[Any], facts: dict[str, Insta
         wires.setdefault(port.node_id, []).append(Wire(port.name, providers[port.provider_id], port.switch, port.port))
     turn = turn_now(session) if ports else 0
     begun = _read_boots(session, [row["boot_id"] for row in rows if row["boot_id"]])
+    urls = _shared_urls(session, [row["access"]["url"] for row in rows if row["access"] and row["rotation"] == "due"])
+    now = session.execute(select(CpClock())).scalar_one() if any(row["restarted_at"] for row in rows) else None
     return {
         row["id"]: _snapshot(
             row,
@@ -73,6 +75,8 @@ def read_snapshots(session: Session, rows: Sequence[Any], facts: dict[str, Insta
             wires.get(row["id"], ()),
             begun.get(row["boot_id"]),
             turn,
+            Rotation(row["rotation"], row["refusals"], bool(row["access"]) and row["access"]["url"] in urls),
+            (now - row["restarted_at"]).total_seconds() if now is not None and row["restarted_at"] is not None else None,
         )
         for row in rows
     }
@@ -87,6 +91,20 @@ def turn_now(session: Session) -> int:
     row, it is later than every turn that was decided under an earlier one. A database restored from a backup does not fall back behind it.
     """
     return int(session.execute(TURN).scalar_one())
+
+
+SHARED = text(
+    """
+    SELECT access->>'url' FROM nodes WHERE access->>'url' = ANY(:urls) AND state <> 'retired' GROUP BY 1 HAVING count(*) > 1
+    """
+)
+
+
+def _shared_urls(session: Session, urls: Sequence[str]) -> frozenset[str]:
+    """
+    Those of these controllers that several nodes are reached through.
+    """
+    return frozenset(session.execute(SHARED, {"urls": list(urls)}).scalars()) if urls else frozenset()
 
 
 def _read_boots(session: Session, boot_ids: Sequence[str]) -> dict[str, Boot]:
@@ -117,8 +135,9 @@ def _snapshot(
     wires: Sequence[Wire],
     boot: Boot | None,
     turn: int,
+    rotation: Rotation,
+    restarted_for_s: float | None,
 ) -> NodeSnapshot:
-    access = node["access"]
     return NodeSnapshot(
         id=node["id"],
         state=node["state"],
@@ -131,12 +150,22 @@ def _snapshot(
         cancel=tenancy is not None and tenancy.state == "releasing",
         health=node["health"],
         state_for_s=node.get("state_for_s", 0.0),
-        access=Access(access["url"], access.get("system", ""), access.get("username", ""), node["sealed"]) if access else None,
+        access=access_of(node["access"], node["sealed"], node["sealed_next"]) if node["access"] else None,
         boot=boot,
         wires=tuple(wires),
         turn=turn,
         inventory=node["inventory"],
+        rotation=rotation,
+        door=node["door"],
+        restarted_for_s=restarted_for_s,
     )
+
+
+def access_of(access: Any, sealed: bytes | None, sealed_next: bytes | None = None) -> Access:
+    """
+    How the controller is reached, from the columns of a node that has one.
+    """
+    return Access(access["url"], access.get("system", ""), access.get("username", ""), sealed, sealed_next)
 
 
 FLEET = text(

@@ -9,7 +9,7 @@ from fastapi import APIRouter, Query
 
 from controlplane.kit.ids import new_id
 from controlplane.kit.paging import Page, PageAsk
-from controlplane.nodes import service
+from controlplane.nodes import rotating, service
 from controlplane.nodes.health_routes import router as health
 from controlplane.nodes.schemas import (
     ActionsOut,
@@ -25,6 +25,7 @@ from controlplane.nodes.schemas import (
     ProviderOut,
     ProviderRegister,
     ProviderUpdate,
+    RotateAsk,
     WipeOut,
 )
 from controlplane.nodes.states import NODE_STATES
@@ -221,6 +222,20 @@ def retire_node(call: Call, node_id: str, body: NodeAct) -> Reply:
     The node has left the fleet for good.
     """
     return _act(call, node_id, "retire", body)
+
+
+@_verb("rotate-controller", "Change a controller's password")
+def rotate_node_controller(call: Call, node_id: str, body: RotateAsk) -> Reply:
+    """
+    The node's management controller gets a new password that nobody sees, also while a tenant holds the node. `controller.rotation` shows
+    how far it is.
+    """
+    password = body.password.get_secret_value() if body.password is not None else ""
+    rotating.ask_rotation(call.session, node_id, call.sealer, password=password, check=call.check_version)
+    call.audit_target = node_id
+    call.audit_detail = {"action": "rotate-controller", "reason": body.reason, "password_given": bool(password)}
+    view = service.get_node(call.session, node_id)
+    return Reply(NodeOut.of(view), etag=view.row.version)
 
 
 @endpoint(

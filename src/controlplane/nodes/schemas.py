@@ -11,8 +11,9 @@ from fastapi import Query
 from pydantic import AfterValidator, AwareDatetime, Field, JsonValue, SecretStr, StringConstraints
 
 from controlplane.kit.events import HistoryRow
-from controlplane.nodes.models import AllocationRow, ProviderRow, WipeRow
+from controlplane.nodes.models import AllocationRow, NodeRow, ProviderRow, WipeRow
 from controlplane.nodes.service import ACTIONS, Availability, NodeView, allowed_actions
+from controlplane.nodes.states import DOORS, NOTEWORTHY, ROTATIONS
 from controlplane.web.schemas import Body, Condition, Moment, Name, Out, Status, check_text
 
 LONGEST_REASON = 500
@@ -241,6 +242,43 @@ class NodeAct(Body):
     reason: Reason
 
 
+class RotateAsk(NodeAct):
+    """
+    Why, and what is known of the present password.
+    """
+
+    password: SecretValue | None = Field(
+        default=None,
+        description="What the controller's password is now, where somebody changed it there; null: as we know it. Sealed at once.",
+        examples=[None],
+    )
+
+
+class ControllerOut(Out):
+    """
+    How the control plane stands with a node's management controller.
+    """
+
+    rotation: str = Field(description="How far its password is on its way to another.", examples=["rotated"])
+    rotated_at: Moment | None = Field(description="When it last became another; null: never.", examples=["2026-03-01T10:00:00Z"])
+    refusals: int = Field(description="How often in a row it let us in with neither password.", examples=[0])
+    door: str = Field(description="The way from the host to its controller.", examples=["locked"])
+    restarted_at: Moment | None = Field(description="When it was last restarted; null: never.", examples=["2026-03-01T10:00:00Z"])
+    findings: list[Finding] = Field(description="What it cannot do or would not do, in words.")
+
+    @classmethod
+    def of(cls, row: NodeRow) -> "ControllerOut | None":
+        """
+        The controller as operators see it; None where we drive none.
+        """
+        if not row.access:
+            return None
+        said = [("controller_rotation", row.rotation, ROTATIONS), ("controller_lock", row.door, DOORS)]
+        found = [Finding(code=code, ref=row.ref, message=words[state]) for code, state, words in said if state in NOTEWORTHY]
+        fields = {name: getattr(row, name) for name in cls.model_fields if name != "findings"}
+        return cls(**fields, findings=found)
+
+
 class NodeOut(Out):
     """
     One machine as operators see it.
@@ -268,6 +306,7 @@ class NodeOut(Out):
         description="What inspection found, with `findings` where it differs from what was bought.",
         examples=[{"gpus": 8, "findings": []}],
     )
+    controller: ControllerOut | None = Field(description="Its management controller; null where its provider drives it.")
     operation_id: str | None = Field(
         default=None, description="The operation that this request started.", examples=["opr_01k5x7p3r8w2v6t9q4n0m1c2d3"]
     )
@@ -282,13 +321,14 @@ class NodeOut(Out):
         The node as operators see it.
         """
         row = view.row
-        beside = {"status", "overstays", "tenancy", "holds", "operation_id"}
+        beside = {"status", "overstays", "tenancy", "holds", "controller", "operation_id"}
         return cls(
             **{name: getattr(row, name) for name in cls.model_fields if name not in beside},
             status=Status(state=row.state, reason=row.reason, since=row.state_since, deadline=row.deadline_at),
             overstays=view.overstays,
             tenancy=TenancyOut.of(view.tenancy) if view.tenancy else None,
             holds=[HoldOut.model_validate(one) for one in view.holds],
+            controller=ControllerOut.of(row),
             operation_id=operation_id,
         )
 

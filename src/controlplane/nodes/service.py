@@ -64,6 +64,7 @@ from controlplane.nodes.reporting import (
     take_undelivered,
 )
 from controlplane.nodes.repository import allocations_of, read_fleet, read_pools, read_providers, read_seats
+from controlplane.nodes.rotating import make_due
 from controlplane.nodes.states import NODE_STATES, ProviderRef
 
 __all__ = [
@@ -365,6 +366,7 @@ def _follow(session: Session, row: NodeRow, verb: str, state: str) -> None:
         boots.end(session, [row.boot_id])
     if verb == "requalify":
         begin_anew(session, [row.id])
+        make_due(session, [row.id])
     if verb == "retire":
         close_tickets(session, [row.id])
     if state in FREE_AGAIN and row.allocation_id is not None:

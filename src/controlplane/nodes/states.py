@@ -2,6 +2,7 @@
 The life of a node as data, and the frozen values its steps get and give. Pure.
 """
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any, Literal
@@ -127,6 +128,48 @@ class Access:
     """Account; empty: the provider's."""
     sealed: bytes | None = None
     """Sealed password; None: the provider's."""
+    sealed_next: bytes | None = None
+    """The sealed password that is to take its place; while there is one, either may be the one that lets us in."""
+
+
+@dataclass(frozen=True, slots=True)
+class Rotation:
+    """
+    How far a controller is on its way to a new password.
+    """
+
+    state: str = ""
+    """As in ROTATIONS."""
+    refusals: int = 0
+    """How often in a row it let us in with neither password."""
+    shared: bool = False
+    """Whether other nodes are reached through the same controller: a new password would lock them out."""
+
+
+ROTATIONS: Mapping[str, str] = {
+    "": "Its password was never changed by the control plane.",
+    "due": "It gets a new password when the node is inspected or wiped next, or at once where an operator asked.",
+    "prepared": "A new password is stored; the controller may or may not have it.",
+    "told": "The controller took the new password; a login with it comes next.",
+    "rotated": "It has a password of its own that nobody else knows.",
+    "not_supported": "It cannot change passwords, or we use no account on it: it keeps the password that it has.",
+    "refused": "It refused a new password: it keeps the one that it has.",
+    "shared": "Other nodes are reached through it: its password is changed by hand.",
+    "off": "The provider's settings leave passwords to somebody else (`rotate_passwords`).",
+}
+"""What each state of a rotation means, in words for operators."""
+DOORS: Mapping[str, str] = {
+    "": "The way from the host to its controller was never touched.",
+    "locking": "The way is being locked.",
+    "locked": "The host has no way to its controller.",
+    "unlocked": "The way is open, for nobody but us holds the host.",
+    "not_supported": "The controller has no switch for the way: a tenant's host can reach it.",
+    "unsure": "It was told to unlock and does not show that it did.",
+}
+"""What each state of the way between a host and its controller means, in words for operators."""
+
+NOTEWORTHY = frozenset({"not_supported", "refused", "shared", "off", "unsure"})
+"""States of both that operators are shown as findings."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -315,6 +358,12 @@ class NodeSnapshot:
     """When it was claimed, as its switches order what they are told of its ports; 0 without ports."""
     inventory: dict[str, Any] = field(default_factory=dict)
     """What inspection found: the baseline that a wiped machine is compared with."""
+    rotation: Rotation = field(default=Rotation())
+    """How far its controller's password is on its way to another."""
+    door: str = ""
+    """As in DOORS."""
+    restarted_for_s: float | None = None
+    """Since its controller took our word to restart; None: never."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -335,6 +384,16 @@ class NodeFacts:
     """Whether it counts."""
     checks: tuple[dict[str, str], ...] = field(default=())
     """[{name, result, detail}] of a wipe or a qualification."""
+    rotation: str | None = None
+    """Where the rotation stands now, as in ROTATIONS; `rotated` makes the next password the current one."""
+    sealed_next: bytes | None = field(default=None, repr=False)
+    """With `prepared`: the sealed password to be told. One that is stored already stays."""
+    refused: bool = False
+    """Whether the controller let us in with neither password."""
+    door: str | None = None
+    """Where the way from the host to its controller stands now, as in DOORS."""
+    restarted: bool = False
+    """Whether the controller took our word to restart."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -293,19 +293,35 @@ class SupportsAccounts(Protocol):
 
     def list_accounts(self, controller: Controller) -> tuple[str, ...]:
         """
-        Names of the enabled accounts, sorted.
+        Names of the enabled accounts, sorted. Raises Unsupported where the controller shows none.
         """
         ...
 
     def set_password(self, controller: Controller, password: str) -> None:
         """
-        The account that we use has this password; the old one no longer lets anybody in.
+        The account that we use has this password; the old one no longer lets anybody in. Repeated after a lost answer, it finds that the
+        password lets us in already. Raises AuthFailed when neither does, having tried each once; Refused or Unsupported when the old one
+        still counts.
         """
         ...
 
     def lock(self, controller: Controller, *, locked: bool) -> None:
         """
         Locked, the host itself can no longer reach or change its controller; Unsupported where there is no such switch.
+        """
+        ...
+
+
+@runtime_checkable
+class SupportsReset(Protocol):
+    """
+    A controller that can be told to start anew: sessions that somebody left open on it are over then.
+    """
+
+    def reset_controller(self, controller: Controller) -> None:
+        """
+        The controller has been asked to restart itself, not the machine. It is silent for a while: `observe` tells when it is back.
+        Raises Unsupported where there is no such action.
         """
         ...
 

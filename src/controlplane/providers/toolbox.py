@@ -19,6 +19,7 @@ from controlplane.providers.errors import (
     NoCapacity,
     NotFound,
     NotSent,
+    Permanent,
     ProviderError,
     Transient,
     Unknown,
@@ -38,7 +39,12 @@ CAP_WAIT_S = 5.0
 SWITCH_CAP = 4  # a switch makes its changes one after the other
 LOOK_AGAIN_S = 5.0
 RETIRED_FOR_S = 120.0
-OURS = frozenset({"read_lag_s", "boot", "first_call_s", "diskless", "gpu_models", "inventory_patience_s", "slurm"})
+OURS = frozenset(
+    {
+        *("read_lag_s", "boot", "first_call_s", "diskless", "gpu_models", "inventory_patience_s", "slurm"),
+        *("rotate_passwords", "require_lock", "restart_controllers", "restart_settle_s", "restart_limit_s", "settings_wanted"),
+    }
+)
 """Settings of a provider that are for us, not for its adapter."""
 
 
@@ -154,6 +160,11 @@ class Guarded:
         return call
 
 
+def _no_vault(ref: str, password: str) -> bytes:
+    del ref, password
+    raise Permanent("there is nothing to seal a password with", code="no_master_key")
+
+
 class Toolbox:
     """
     What a step is given besides its snapshot.
@@ -166,12 +177,15 @@ class Toolbox:
         now: Callable[[], datetime],
         open_secrets: Callable[[str, bytes | None], Mapping[str, str]],
         open_password: Callable[[str, bytes | None], str] = lambda _node, _sealed: "",
+        seal_password: Callable[[str, str], bytes] = _no_vault,
         seed_url: Callable[[str], str] = lambda _boot: "",
     ) -> None:
         self.deployment = deployment
         self.now = now
         self.seed_url = seed_url
         """Where the controller of a machine finds the seed of a boot; bears the boot's token and stays out of logs."""
+        self.seal_password = seal_password
+        """The password of the machine's controller as its row keeps it; raises Permanent where there is nothing to seal it with."""
         self._open_secrets = open_secrets
         self._open_password = open_password
         self._adapters: dict[str, tuple[int, object]] = {}

@@ -21,7 +21,19 @@ from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any, Literal
 
-from tests.simulators.redfish.tree import MONITOR, RESET, SESSIONS, SIMPLE_UPDATE, SYSTEM, TASK, V1, Tree, ordinary, ref
+from tests.simulators.redfish.tree import (
+    MANAGER_RESET,
+    MONITOR,
+    RESET,
+    SESSIONS,
+    SIMPLE_UPDATE,
+    SYSTEM,
+    TASK,
+    V1,
+    Tree,
+    ordinary,
+    ref,
+)
 
 Etags = Literal[
     "none", "empty", "strong", "weak", "changing", "demanded", "refused", "weak_shown_strong_demanded", "unshown_demanded"
@@ -94,6 +106,13 @@ class FakeBmc:
     faults: list[Fault] = field(default_factory=list)
     requests: list[Request] = field(default_factory=list)
     sessions: dict[str, str] = field(default_factory=dict)
+    restarts: int = 0
+    """How often the controller itself was restarted; its sessions are over then."""
+    silent_after_restart: int = 0
+    """So many requests after it are reset: it takes minutes on hardware."""
+    wrong_passwords: int = 0
+    """Logins it refused since the last one that was right; what a lockout threshold counts."""
+    most_wrong_passwords: int = 0
     opened: int = 0
     most_at_once: int = 0
 
@@ -218,7 +237,10 @@ class FakeBmc:
                 if self.names_basic
                 else no(404, "Base.1.8.ResourceMissingAtURI")
             )
-        if self.passwords.get(str(content.get("UserName"))) != content.get("Password"):
+        right = self.passwords.get(str(content.get("UserName"))) == content.get("Password")
+        self.wrong_passwords = 0 if right else self.wrong_passwords + 1
+        self.most_wrong_passwords = max(self.most_wrong_passwords, self.wrong_passwords)
+        if not right:
             return no(401, "Base.1.8.ResourceAtUriUnauthorized", "unauthorized")
         if len(self.sessions) >= self.session_limit:
             return no(503, "Base.1.8.SessionLimitExceeded", "all sessions are taken")
@@ -306,6 +328,12 @@ class FakeBmc:
     def _post(self, path: str, content: dict[str, Any]) -> Answer:
         if path == RESET:
             return self._switch(str(content.get("ResetType")))
+        if path == MANAGER_RESET:
+            self.restarts += 1
+            self.sessions.clear()
+            if self.silent_after_restart:
+                self.fail("", "reset", times=self.silent_after_restart)
+            return 204, None, {}
         if path == SIMPLE_UPDATE:
             self.tree[f"{V1}/TaskService/Tasks"]["Members"].append(ref(TASK))
             return {"202": (202, None, {"Location": MONITOR}), "204": (204, None, {"Location": TASK}), "200": (200, None, NO_BODY)}[

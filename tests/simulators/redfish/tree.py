@@ -11,6 +11,7 @@ V1 = "/redfish/v1"
 SYSTEM = f"{V1}/Systems/1"
 BASEBOARD = f"{V1}/Systems/HGX_Baseboard_0"
 MANAGER = f"{V1}/Managers/BMC"
+MANAGER_RESET = f"{MANAGER}/Actions/Manager.Reset"
 RESET = f"{SYSTEM}/Actions/ComputerSystem.Reset"
 SIMPLE_UPDATE = f"{V1}/UpdateService/Actions/UpdateService.SimpleUpdate"
 SESSIONS = f"{V1}/SessionService/Sessions"
@@ -70,6 +71,12 @@ def ordinary() -> Tree:
                 "FirmwareVersion": "1.2.3",
                 "VirtualMedia": ref(f"{MANAGER}/VirtualMedia"),
                 "HostInterfaces": ref(f"{MANAGER}/HostInterfaces"),
+                "Actions": {
+                    "#Manager.Reset": {
+                        "target": MANAGER_RESET,
+                        "ResetType@Redfish.AllowableValues": ["ForceRestart", "GracefulRestart"],
+                    }
+                },
             },
             f"{MANAGER}/VirtualMedia": collection(f"{MANAGER}/VirtualMedia/Cd"),
             f"{MANAGER}/VirtualMedia/Cd": slot(f"{MANAGER}/VirtualMedia/Cd", "CD", "DVD"),

@@ -9,7 +9,7 @@ from controlplane.providers.errors import AuthFailed, NotFound, Refused, Unknown
 from controlplane.providers.hardware import Controller
 from tests.simulators.redfish import ways
 from tests.simulators.redfish.server import FakeBmc, no
-from tests.simulators.redfish.tree import MANAGER, V1
+from tests.simulators.redfish.tree import MANAGER, SESSIONS, V1
 from tests.unit.redfish_control.conftest import Build
 
 OURS = f"{V1}/AccountService/Accounts/2"
@@ -76,6 +76,20 @@ def test_neither_password_works(bmc: FakeBmc, adapter: RedfishAdapter, at: Contr
         adapter.set_password(at, NEW)
 
 
+def test_a_refused_password_is_left_alone_however_often_a_new_one_is_set(
+    bmc: FakeBmc, adapter: RedfishAdapter, at: Controller
+) -> None:
+    """The pause of the old one outlives the try of the new one: else each repeat would count against the account."""
+    bmc.passwords["admin"] = "somebody else's"
+    for _ in range(3):
+        with pytest.raises(AuthFailed):
+            adapter.set_password(at, NEW)
+        with pytest.raises(AuthFailed):
+            adapter.observe(at)
+    tried = [content["Password"] for content in bmc.sent(f"POST {SESSIONS}") if content]
+    assert tried.count(OLD) == 1
+
+
 def test_bad_passwords_and_accounts_are_clear_errors(bmc: FakeBmc, build: Build, adapter: RedfishAdapter, at: Controller) -> None:
     """Too short; not our account; no account at all."""
     with pytest.raises(Refused):
@@ -86,6 +100,19 @@ def test_bad_passwords_and_accounts_are_clear_errors(bmc: FakeBmc, build: Build,
     bmc.passwords.clear()
     with pytest.raises(Unsupported):
         build(secrets={}).set_password(at, NEW)
+
+
+@pytest.mark.parametrize("there", [False, True])
+def test_a_controller_without_accounts_says_so(bmc: FakeBmc, adapter: RedfishAdapter, at: Controller, there: bool) -> None:  # noqa: FBT001
+    """Whether it has no service for them, or one that shows none; its password stays."""
+    if there:
+        del bmc.tree[f"{V1}/AccountService"]["Accounts"]
+    else:
+        del bmc.tree[f"{V1}/AccountService"], bmc.tree[f"{V1}/"]["AccountService"]
+    for ask in (lambda: adapter.list_accounts(at), lambda: adapter.set_password(at, NEW)):
+        with pytest.raises(Unsupported):
+            ask()
+    adapter.observe(at)
 
 
 def test_the_lock_is_the_host_interface(bmc: FakeBmc, adapter: RedfishAdapter, at: Controller) -> None:

@@ -14,6 +14,7 @@ from controlplane.nodes.steps.metal import inspecting as metal_inspecting
 from controlplane.nodes.steps.metal import is_bare
 from controlplane.nodes.steps.metal import qualifying as metal_qualifying
 from controlplane.nodes.steps.metal import releasing as metal_releasing
+from controlplane.nodes.steps.metal.accounts import is_unsettled, settle
 from controlplane.nodes.steps.reserved import reserve
 from controlplane.providers.toolbox import Toolbox
 
@@ -22,10 +23,13 @@ Step = Callable[[NodeSnapshot, Toolbox], Outcome]
 
 def _either(owned: Step, bare: Step) -> Callable[[Any, Any], Outcome]:
     """
-    The first for a machine whose provider owns its whole life, the second for one that we drive through its controller.
+    The first for a machine whose provider owns its whole life, the second for one that we drive through its controller: once it is
+    settled which of two passwords lets us in there.
     """
 
     def step(node: NodeSnapshot, tools: Toolbox) -> Outcome:
+        if is_unsettled(node):
+            return settle(node, tools)
         return bare(node, tools) if is_bare(node) else owned(node, tools)
 
     return step

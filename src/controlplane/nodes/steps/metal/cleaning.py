@@ -1,6 +1,7 @@
 """
-Wiping a bare machine between tenants, in this order: off every network, power cut, our wipe image booted from the virtual drive,
-what it wiped and read back reported by itself, power cut again, and the machine compared with the baseline that its inspection stored.
+Wiping a bare machine between tenants, in this order: off every network, power cut, its controller restarted and given a new password,
+our wipe image booted from the virtual drive, what it wiped and read back reported by itself, power cut again, and the machine, its
+controller's accounts and its settings compared with the baseline that its inspection stored.
 """
 
 from typing import Any
@@ -9,6 +10,9 @@ from controlplane.health.classes import SICK
 from controlplane.kit.outcome import Fail, Outcome, Wait
 from controlplane.nodes.states import Boot, NodeFacts, NodeSnapshot
 from controlplane.nodes.steps.cleaning import wiped
+from controlplane.nodes.steps.metal.accounts import check_accounts, controller_checks, rotate
+from controlplane.nodes.steps.metal.doors import answering, restart
+from controlplane.nodes.steps.metal.firmware import adjust, held, settings_checks
 from controlplane.nodes.steps.metal.inspecting import as_stored
 from controlplane.nodes.steps.metal.ports import apart, detach
 from controlplane.nodes.steps.metal.power import as_checks, boot_acts, cut, dark, eject, go_to, present_boot
@@ -35,7 +39,13 @@ def _compare(machine: Machine) -> Outcome:
     view = machine.hardware.observe(machine.controller)
     if view.media is not None or view.power != "off":
         return Wait("The machine is not at rest yet.", RETRY_S, step="down")
-    checks = (*as_checks(boot.checks), _disks_match(boot, len(seen.drives)), *differences(baseline, now))
+    checks = (
+        *as_checks(boot.checks),
+        _disks_match(boot, len(seen.drives)),
+        *differences(baseline, now),
+        *controller_checks(machine.node),
+        *settings_checks(machine),
+    )
     return _judge(machine.node, boot, checks)
 
 
@@ -85,12 +95,16 @@ def _judge(node: NodeSnapshot, boot: Boot, checks: tuple[dict[str, str], ...]) -
     return wiped(verified, sick=node.health in SICK)
 
 
+CONTROLLER = (Act("restart", restart), Act("answering", answering), Act("rotate", rotate), Act("adjust", adjust))
+"""A restart ends sessions that were left open on the controller; only then a new password is worth something."""
 ACTS = (
     Act("detach", detach),
     Act("apart", apart),
-    *boot_acts("wipe_failed", go_to("down")),
+    *boot_acts("wipe_failed", go_to("down"), before=CONTROLLER),
     Act("down", cut),
     Act("still", dark),
     Act("eject", eject),
+    Act("accounts", check_accounts),
+    Act("held", held),
     Act("compare", _compare),
 )

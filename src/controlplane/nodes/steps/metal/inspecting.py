@@ -8,8 +8,9 @@ from typing import Any
 from controlplane.kit.outcome import Advance, Fail, Outcome, Wait
 from controlplane.nodes.states import NodeFacts, NodeSnapshot
 from controlplane.nodes.steps.inspecting import find_differences
+from controlplane.nodes.steps.metal.accounts import read_accounts, rotate
 from controlplane.nodes.steps.metal.models import catalog_model
-from controlplane.nodes.steps.metal.sequence import begin
+from controlplane.nodes.steps.metal.sequence import Act, Machine, begin, run
 from controlplane.providers.hardware import HardwareInventory
 from controlplane.providers.machines import Inventory
 from controlplane.providers.toolbox import Toolbox
@@ -30,10 +31,15 @@ def meet(node: NodeSnapshot, tools: Toolbox) -> Outcome:
 
 def inspect(node: NodeSnapshot, tools: Toolbox) -> Outcome:
     """
-    The inventory has been read out of band and differences from what was bought are findings. A part that does not answer for a while is
-    one that this controller does not have: it is named as a finding, and is never compared.
+    The controller has a password of its own where one was due, and the inventory has been read out of band: differences from what was
+    bought are findings. A part that does not answer for a while is one that this controller does not have: it is named as a finding, and
+    is never compared.
     """
-    machine = begin(node, tools)
+    return run(ACTS, node, tools)
+
+
+def _read(machine: Machine) -> Outcome | NodeFacts:
+    node = machine.node
     seen = machine.hardware.take_inventory(machine.controller)
     patience_s = float(node.provider.config.get("inventory_patience_s", PATIENCE_S))
     if not seen.complete and node.state_for_s < patience_s:
@@ -44,7 +50,16 @@ def inspect(node: NodeSnapshot, tools: Toolbox) -> Outcome:
     facts = NodeFacts(inventory={**asdict(found), "findings": findings, "hardware": as_stored(seen)})
     if any(one["severity"] == "blocking" for one in findings):
         return Fail("inventory_mismatch", "; ".join(one["message"] for one in findings), facts=facts)
-    return Advance("qualifying", facts=facts)
+    return facts
+
+
+def _list(machine: Machine) -> Outcome:
+    """
+    The accounts of the controller join the baseline.
+    """
+    inventory = machine.node.inventory
+    hardware = {**inventory["hardware"], "accounts": read_accounts(machine)}
+    return Advance("qualifying", facts=NodeFacts(inventory={**inventory, "hardware": hardware}))
 
 
 def summarize(seen: HardwareInventory, models: dict[str, str]) -> Inventory:
@@ -76,3 +91,6 @@ def as_stored(seen: HardwareInventory) -> dict[str, Any]:
         "firmware": seen.firmware,
         "unread": sorted(part.partition(":")[0] for part in seen.unread),
     }
+
+
+ACTS = (Act("rotate", rotate), Act("read", _read), Act("accounts", _list))

@@ -106,9 +106,18 @@ def report(*, code: str, again: bool, ready: Callable[[Machine, Boot], Outcome])
     return do
 
 
-def boot_acts(code: str, ready: Callable[[Machine, Boot], Outcome], *, before: tuple[Act, ...] = ()) -> tuple[Act, ...]:
+def boot_acts(
+    code: str,
+    ready: Callable[[Machine, Boot], Outcome],
+    *,
+    before: tuple[Act, ...] = (),
+    opening: tuple[Act, ...] = (),
+    closing: tuple[Act, ...] = (),
+) -> tuple[Act, ...]:
     """
     From whatever the machine does now to its report; with a second round for a machine that never called.
+
+    `before` comes once, when the machine is dark; `closing` right before each start, and `opening` before the seed of the second round.
     """
     first = (
         Act("cut", cut),
@@ -116,14 +125,17 @@ def boot_acts(code: str, ready: Callable[[Machine, Boot], Outcome], *, before: t
         *before,
         Act("seed", seed),
         Act("aim", aim),
+        *closing,
         Act("light", light),
         Act("report", report(code=code, again=True, ready=ready)),
     )
     second = (
         Act("cut-again", cut),
         Act("dark-again", dark),
+        *(Act(f"{one.name}-again", one.do) for one in opening),
         Act("seed-again", seed),
         Act("aim-again", aim),
+        *(Act(f"{one.name}-again", one.do) for one in closing),
         Act("light-again", light),
         Act("report-again", report(code=code, again=False, ready=ready)),
     )

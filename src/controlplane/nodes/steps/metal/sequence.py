@@ -6,11 +6,13 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from controlplane.kit.outcome import Outcome, Wait
-from controlplane.nodes.states import NodeSnapshot
+from controlplane.nodes.states import NodeFacts, NodeSnapshot
+from controlplane.providers.errors import Permanent
 from controlplane.providers.hardware import Controller, Hardware
 from controlplane.providers.toolbox import Toolbox
 
 POLL_S = 2.0
+LONGEST_S = 86_400.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,8 +39,8 @@ class Act:
 
     name: str
     """The row's step while it is under way."""
-    do: Callable[[Machine], Outcome | None]
-    """Makes its call and says what to wait for, or None when the next act may begin."""
+    do: Callable[[Machine], Outcome | NodeFacts | None]
+    """Makes its call and says what to wait for; None, or what is to be stored, when the next act may begin."""
 
 
 def begin(node: NodeSnapshot, tools: Toolbox) -> Machine:
@@ -51,6 +53,26 @@ def begin(node: NodeSnapshot, tools: Toolbox) -> Machine:
     return Machine(node, controller, tools.hardware(node.provider, node.id), tools)
 
 
+def flag(machine: Machine, name: str, *, default: bool) -> bool:
+    """
+    A switch among the provider's settings. Raises Permanent for one that is neither true nor false: a guess could open a door.
+    """
+    value = machine.node.provider.config.get(name, default)
+    if not isinstance(value, bool):
+        raise Permanent(f"the provider's setting {name} must be true or false", code="provider_config_invalid")
+    return value
+
+
+def seconds(machine: Machine, name: str, default: float) -> float:
+    """
+    A time among the provider's settings. Raises Permanent for one that is none.
+    """
+    value = machine.node.provider.config.get(name, default)
+    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value <= LONGEST_S:
+        raise Permanent(f"the provider's setting {name} must be 0 to {LONGEST_S:g} seconds", code="provider_config_invalid")
+    return float(value)
+
+
 def run(acts: Sequence[Act], node: NodeSnapshot, tools: Toolbox) -> Outcome:
     """
     The outcome of the act that the row stands at; the last act decides what becomes of the node. An unknown step begins anew.
@@ -58,10 +80,10 @@ def run(acts: Sequence[Act], node: NodeSnapshot, tools: Toolbox) -> Outcome:
     names = [act.name for act in acts]
     place = names.index(node.step) if node.step in names else 0
     outcome = acts[place].do(begin(node, tools))
-    if outcome is not None:
+    if outcome is not None and not isinstance(outcome, NodeFacts):
         return _standing(outcome, names[place])
     following = acts[place + 1]
-    return Wait(node_words(following.name), 0.0, step=following.name)
+    return Wait(node_words(following.name), 0.0, step=following.name, facts=outcome)
 
 
 def _standing(outcome: Outcome, name: str) -> Outcome:
@@ -85,6 +107,16 @@ WORDS = {
     "down": "Power is cut.",
     "still": "Waits until the power is off.",
     "compare": "The machine is compared with its baseline.",
+    "restart": "Its controller is restarted.",
+    "answering": "Waits until its controller answers again.",
+    "rotate": "Its controller gets a new password.",
+    "adjust": "Its firmware settings are put right.",
+    "held": "Its firmware settings are read back.",
+    "accounts": "The accounts of its controller are read.",
+    "read": "Its inventory is being read.",
+    "closing": "The way from the host to its controller is locked.",
+    "lock": "The way from the host to its controller is locked.",
+    "unlock": "The way from the host to its controller is opened.",
 }
 
 

@@ -45,7 +45,7 @@ def build(given: AdapterInput) -> RedfishAdapter:
 
 class RedfishAdapter:
     """
-    Controllers as Hardware, SupportsSettings, SupportsAccounts and SupportsUpdates. Safe to share between threads.
+    Controllers as Hardware, SupportsSettings, SupportsAccounts, SupportsReset and SupportsUpdates. Safe to share between threads.
     """
 
     def __init__(self, config: RedfishConfig, pool: Pool) -> None:
@@ -169,6 +169,13 @@ class RedfishAdapter:
         """
         with self._machine(controller) as (bmc, system, known):
             accounts.lock(bmc, system, known, locked=locked)
+
+    def reset_controller(self, controller: Controller) -> None:
+        """
+        See `SupportsReset.reset_controller`. Only the manager in charge of the host is told.
+        """
+        with self._machine(controller) as (bmc, system, _):
+            power.restart_manager(bmc, system)
 
     def update_firmware(self, controller: Controller, image_url: str, *, targets: tuple[str, ...] = ()) -> UpdateView:
         """

@@ -165,26 +165,30 @@ class Bmc:
         Whether the account can log in with the password; if so, it is the one in use from now on.
         """
         self.hide(password)
-        before, self._password = self._password, password
+        before, left_alone_until = self._password, self._refused_until
+        self._password = password
         self._leave()
         self._refused_until = 0.0
         try:
             reply = self._ask("GET", self.account_service, None, {})
         except AuthFailed:
-            self._back_to(before)
+            self._back_to(before, left_alone_until)
             return False
         except ProviderError:
-            self._back_to(before)
+            self._back_to(before, left_alone_until)
             raise
         if not reply.good and reply.status not in LET_IN:
-            self._back_to(before)
+            self._back_to(before, left_alone_until)
             reply.checked()
         return True
 
-    def _back_to(self, password: str) -> None:
+    def _back_to(self, password: str, left_alone_until: float) -> None:
+        """
+        The password before is in use again; a pause that it had earned goes on, or wrong ones would be tried at any pace.
+        """
         self._password = password
         self._leave()
-        self._refused_until = 0.0
+        self._refused_until = left_alone_until
 
     @property
     def account_service(self) -> str:

@@ -1,12 +1,14 @@
 """
-Switching power: only ways that the system allows, and nothing where it is so already.
+Switching power: only ways that the system allows, and nothing where it is so already. And restarting the controller itself.
+
+Source: DMTF ComputerSystem and Manager schemas, their Reset actions.
 """
 
 from __future__ import annotations
 
 from controlplane.providers.adapters.redfish.answers import Reply
 from controlplane.providers.adapters.redfish.client import Bmc
-from controlplane.providers.adapters.redfish.links import RESET, action, allowed, path_of, text
+from controlplane.providers.adapters.redfish.links import RESET, action, allowed, manager, path_of, text
 from controlplane.providers.adapters.redfish.quirks import Facts
 from controlplane.providers.errors import Busy, Refused, Unsupported
 from controlplane.providers.machines import Power
@@ -15,6 +17,8 @@ CHANGING_S = 5.0
 ON = ("On", "ForceOn")
 OFF = ("GracefulShutdown",)
 CUT = ("ForceOff",)
+MANAGER_RESET = "#Manager.Reset"
+RESTART = ("GracefulRestart", "ForceRestart")
 
 
 def power_of(system: Reply) -> Power:
@@ -43,7 +47,7 @@ def switch(bmc: Bmc, system: Reply, facts: Facts, *, on: bool, force: bool) -> N
     target = action(system.body, RESET)
     if not target:
         raise Unsupported("the system cannot be switched")
-    way = _way(bmc, system, ON if on else CUT if cut else OFF)
+    way = _way(bmc, system, RESET, ON if on else CUT if cut else OFF)
     reply = bmc.send(target, {"ResetType": way})
     problem = reply.problem()
     if isinstance(problem, Refused | Busy | Unsupported) and power_of(bmc.get(path_of(system))) == wanted:
@@ -53,9 +57,20 @@ def switch(bmc: Bmc, system: Reply, facts: Facts, *, on: bool, force: bool) -> N
     reply.checked()
 
 
-def _way(bmc: Bmc, system: Reply, ways: tuple[str, ...]) -> str:
-    known = allowed(bmc, system.body, RESET, "ResetType")
+def restart_manager(bmc: Bmc, system: Reply) -> None:
+    """
+    The machine's manager was told to restart. Raises Unsupported without the action, Unknown when it went down without an answer.
+    """
+    of = manager(bmc, system)
+    target = action(of.body, MANAGER_RESET)
+    if not target:
+        raise Unsupported("the manager cannot be restarted", code="provider_no_manager_reset")
+    bmc.post(target, {"ResetType": _way(bmc, of, MANAGER_RESET, RESTART)})
+
+
+def _way(bmc: Bmc, of: Reply, name: str, ways: tuple[str, ...]) -> str:
+    known = allowed(bmc, of.body, name, "ResetType")
     for way in ways:
         if known is None or way in known:
             return way
-    raise Unsupported(f"the system allows none of {', '.join(ways)}: only {', '.join(known or ())}", code="provider_no_such_reset")
+    raise Unsupported(f"it allows none of {', '.join(ways)}: only {', '.join(known or ())}", code="provider_no_such_reset")
