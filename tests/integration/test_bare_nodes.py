@@ -212,7 +212,7 @@ def test_an_order_is_deployed_metered_given_back_and_wiped(world: World, rack: R
         world.tick()
     for row in boots:
         with pytest.raises(NotFound):
-            world.do(lambda s, one=row: reporting.facts_for(s, one.id))
+            world.do(lambda s, one=row: reporting.take_console(s, one.id, b"", None))
     rack.settle()
     assert rack.states() == {"available": 3}
     assert set(rack.tools.benches["fabric"].ports.values()) == {None}
