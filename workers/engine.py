@@ -13,14 +13,15 @@ from functools import partial
 from controlplane import bootstrap
 from controlplane.settings import Settings
 from workers.pump import Pump
-from workers.sweeps import check_providers, expire_records, mend, reap, tell_repairs, watch_controllers
+from workers.sweeps import check_providers, expire_records, mend, reap, tell_repairs
+from workers.watch import Watch
 from workers.webhooks import RepairHook
 
 log = logging.getLogger(__name__)
 CHECK_EVERY_S = 5.0
 REAP_EVERY_S = 60.0
 STOP_GRACE_S = 30.0
-WATCHERS = 16
+LOOK_S = 0.5
 
 
 class Engine:
@@ -97,12 +98,12 @@ class Engine:
         """
         Controllers are looked at by threads of their own: those that hang keep neither steps nor other sweeps waiting.
         """
-        with ThreadPoolExecutor(WATCHERS, thread_name_prefix="look") as pool:
+        with Watch(self._runtime.engine, self._tools, self._stopping) as watch:
             while not self._stopping.is_set():
-                asked = 0
+                busy = False
                 try:
-                    asked = watch_controllers(self._runtime.engine, self._tools, pool, self._stopping)
+                    busy = watch.turn(LOOK_S)
                 except Exception:
                     log.exception("looking at controllers failed")
-                if not asked:
+                if not busy:
                     self._stopping.wait(CHECK_EVERY_S)

@@ -5,17 +5,14 @@ Sweeps that are not about driven rows: providers are asked how they are, and rec
 from __future__ import annotations
 
 import logging
-import threading
-from concurrent.futures import Executor
 
 from sqlalchemy import Engine, text
 
 from controlplane.clusters import reaping, replacing
 from controlplane.kit.db import EVERYTHING, in_transaction
-from controlplane.nodes import checking, watching
+from controlplane.nodes import checking
 from controlplane.nodes import service as nodes
-from controlplane.nodes.states import Look, ProviderRef, Watched
-from controlplane.nodes.steps.metal.health import look
+from controlplane.nodes.states import ProviderRef
 from controlplane.nodes.steps.provider import check
 from controlplane.providers.errors import ProviderError
 from controlplane.providers.toolbox import Toolbox
@@ -23,7 +20,6 @@ from workers.webhooks import RepairHook
 
 log = logging.getLogger(__name__)
 BATCH = 20
-CONTROLLERS = 200
 EXPIRED = text(
     """
     DELETE FROM idempotency_keys WHERE (principal_id, key) IN (
@@ -77,22 +73,6 @@ def mend(engine: Engine) -> int:
     """
     replaced = in_transaction(engine, EVERYTHING, replacing.replace_sick)
     return replaced + in_transaction(engine, EVERYTHING, nodes.put_sick_aside)
-
-
-def watch_controllers(engine: Engine, tools: Toolbox, pool: Executor, stopping: threading.Event | None = None) -> int:
-    """
-    Controllers that were not looked at lately have told how their machines are; how many were due is returned. Once it is stopping no
-    further one is asked, so that controllers that hang hold up no shutdown but by their own time.
-    """
-    due = in_transaction(engine, EVERYTHING, lambda session: watching.due_machines(session, CONTROLLERS))
-
-    def ask(node: Watched) -> Look | None:
-        return None if stopping is not None and stopping.is_set() else look(node, tools)
-
-    looks = [one for one in pool.map(ask, due) if one is not None]
-    for some in (looks[place : place + BATCH] for place in range(0, len(looks), BATCH)):
-        in_transaction(engine, EVERYTHING, lambda session, batch=some: watching.store(session, batch))  # type: ignore[misc]
-    return len(due)
 
 
 def tell_repairs(engine: Engine, hook: RepairHook | None) -> int:

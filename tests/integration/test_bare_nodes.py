@@ -6,7 +6,6 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -29,7 +28,7 @@ from controlplane.providers.toolbox import Reachable, Toolbox
 from tests.conftest import Database
 from tests.factories.metal import Bench
 from tests.factories.world import MASTER_KEY, World, make_world
-from workers.sweeps import watch_controllers
+from workers.watch import Watch
 
 KEY = "ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAAIOMqqnkVzrm0SdG6UOoqKLsabgH5C9okWi0dh2l9GKJl ada"
 WIPED = tuple({"name": name, "result": "passed", "detail": ""} for name in ("disk:nvme0n1", "disk:nvme1n1", "disks_counted"))
@@ -101,6 +100,11 @@ class Rack:
             for number in range(1, count + 1)
         ]
         return nodes.enroll_from(session, provider_id, rows, sealer)
+
+    def due(self) -> list[Any]:
+        """Machines of the rack whose controllers were not looked at within the last minute."""
+        late = "looked_at IS NULL OR looked_at < cp_clock() - interval '60 s'"
+        return self.world.rows(f"SELECT id FROM nodes WHERE id = ANY(:ids) AND ({late})", ids=self.ids)
 
     def settle(self, most: int = 400) -> None:
         """Everything that can happen has happened: the engine looks, machines with power and a seed speak."""
@@ -285,8 +289,9 @@ def test_a_controllers_word_is_a_report(world: World, rack: Rack) -> None:
     def looked(*facts: Fact, after_s: float = 61.0) -> tuple[str, int]:
         bench.facts = facts
         world.clock.advance(after_s)
-        with ThreadPoolExecutor(4) as pool:
-            asked = watch_controllers(world.engine, rack.tools, pool)
+        asked = len(rack.due())
+        with Watch(world.engine, rack.tools) as watch:
+            watch.whole_round()
         (row,) = world.rows("SELECT health FROM nodes WHERE id = :id", id=rack.ids[0])
         return row.health, asked
 
@@ -308,11 +313,11 @@ def test_a_worker_that_stops_asks_no_further_controller(world: World, rack: Rack
     world.clock.advance(61)
     stopping = threading.Event()
     stopping.set()
-    with ThreadPoolExecutor(4) as pool:
-        watch_controllers(world.engine, rack.tools, pool, stopping)
-        assert world.rows("SELECT DISTINCT health FROM nodes WHERE id = ANY(:ids)", ids=rack.ids) == [("ok",)]
-        world.clock.advance(61)
-        watch_controllers(world.engine, rack.tools, pool)
+    with Watch(world.engine, rack.tools, stopping) as watch:
+        watch.whole_round()
+    assert world.rows("SELECT DISTINCT health FROM nodes WHERE id = ANY(:ids)", ids=rack.ids) == [("ok",)]
+    with Watch(world.engine, rack.tools) as watch:
+        watch.whole_round()
     assert world.rows("SELECT health FROM nodes WHERE id = :id", id=rack.ids[0]) == [("quarantine",)]
 
 
