@@ -11,6 +11,7 @@ from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 
 from controlplane import bootstrap
+from controlplane.providers.toolbox import Toolbox
 from controlplane.settings import Settings
 from workers.pump import Pump
 from workers.sweeps import check_providers, expire_records, mend, reap, tell_repairs
@@ -29,10 +30,10 @@ class Engine:
     What a worker process runs besides Celery; works with the broker present, purged or absent.
     """
 
-    def __init__(self, settings: Settings) -> None:
+    def __init__(self, settings: Settings, tools: Toolbox | None = None) -> None:
         self.settings = settings
         self._runtime = bootstrap.build(settings, application="controlplane-worker")
-        self._tools = bootstrap.toolbox(settings, self._runtime.sealer)
+        self._tools = tools or bootstrap.toolbox(settings, self._runtime.sealer)
         self._pool = ThreadPoolExecutor(settings.step_threads, thread_name_prefix="step")
         found = bootstrap.drivers(self._runtime.engine, settings)
         self.pumps: dict[str, Pump] = {}

@@ -23,9 +23,9 @@ from controlplane.nodes.steps.metal.health import look
 from controlplane.providers.toolbox import Toolbox
 
 log = logging.getLogger(__name__)
-WATCHERS = 64
+WATCHERS = 32
 """Controllers asked at one time, of those that answer: they take a fraction of a second, most of it theirs."""
-LATE_S = 1.0
+LATE_S = 3.0
 """A look that takes longer gives its place to the next one: most controllers that are asked for so long do not answer at all."""
 QUIET = 32
 """Controllers asked at one time, of those that did not answer the last time."""

@@ -23,7 +23,7 @@ from controlplane.nodes import service as nodes
 from controlplane.nodes.registering import NewController, NewPort
 from controlplane.providers.errors import Permanent
 from controlplane.providers.fabrics import Fabrics
-from controlplane.providers.hardware import Fact, Hardware
+from controlplane.providers.hardware import Controller, Fact, Hardware
 from controlplane.providers.toolbox import Reachable, Toolbox
 from tests.conftest import Database
 from tests.factories.metal import Bench
@@ -304,6 +304,38 @@ def test_a_controllers_word_is_a_report(world: World, rack: Rack) -> None:
     assert looked() == ("quarantine", 3)
     bench.mute = False
     assert looked(Fact("gpu_health:GPU3", "ok"), Fact("fan:1", "warning", "slow")) == ("info", 3)
+
+
+class Hanging(Bench):
+    """A bench whose controller says nothing until it is let go."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.asked = threading.Event()
+        self.free = threading.Event()
+
+    def read_health(self, controller: Controller) -> tuple[Fact, ...]:
+        self.asked.set()
+        assert self.free.wait(60), "nobody let it go"
+        return super().read_health(controller)
+
+
+def test_a_controller_that_hangs_keeps_no_other_waiting(world: World, rack: Rack) -> None:
+    """While one says nothing, the others are looked at again and again, and what they say is stored."""
+    rack.settle()
+    hanging = Hanging()
+    rack.tools.benches[rack.ids[0]] = hanging
+    well = rack.tools.benches[rack.ids[1]]
+    with Watch(world.engine, rack.tools) as watch:
+        sick, fine = Fact("gpu_health:GPU0", "critical"), Fact("gpu_health:GPU0", "ok")
+        for fact, health in ((sick, "quarantine"), (fine, "ok"), (sick, "quarantine")):
+            well.facts = (fact,)
+            world.clock.advance(61)
+            while world.rows("SELECT health FROM nodes WHERE id = :id", id=rack.ids[1]) != [(health,)]:
+                assert watch.turn(1.5), "nothing is under way"
+            assert hanging.asked.is_set()
+        hanging.free.set()
+        watch.whole_round()
 
 
 def test_a_worker_that_stops_asks_no_further_controller(world: World, rack: Rack) -> None:
