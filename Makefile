@@ -51,6 +51,10 @@ races: dev ## the races at full size on real processes, and every provider fault
 canaries: dev ## 1,000 machines go from one tenant to another on virtual time; nothing of the first is there for the second (some ten minutes)
 	@RACES=full $(BIN)/pytest -s tests/races/test_canaries.py $(PYTEST_ARGS)
 
+.PHONY: added
+added: dev ## what we add to the time that a host takes to boot, against a plain script on the same host (some ten minutes, needs the hosts kit)
+	@ADDED=1 $(BIN)/pytest -s tests/e2e/test_metal_added.py $(PYTEST_ARGS)
+
 .PHONY: bench
 bench: dev ## every benchmark, one JSON line per figure (some fifteen minutes; docs/scoreboard.md tells what was measured)
 	@failed=0; for question in placement api clusters sweep boots controllers deploys; do $(BIN)/python benchmarks/$$question/bench.py || failed=1; done; exit $$failed

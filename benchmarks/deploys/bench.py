@@ -6,12 +6,14 @@ Run from the repository root: `python benchmarks/deploys/bench.py`. Prints one J
 
 from __future__ import annotations
 
+import os
 import random
+import signal
 import statistics
 import sys
 import time
 from contextlib import ExitStack
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from sqlalchemy import Engine
@@ -56,6 +58,8 @@ BOOT_S = (30.0, 90.0)
 ALONE = 5
 ALONE_BOOT_S = 60.0
 SINGLE = 20
+WARM_S = 10.0
+"""Until the workers have started; a signal before would end them."""
 PATIENCE_S = 900.0
 ADDED_GOAL_S = 2.0
 ADDED_GOAL_SHARE = 0.05
@@ -83,6 +87,15 @@ class Fleet:
     """The tenant's owner."""
     boot_s: dict[int, float]
     """How long each machine takes from power to its report."""
+    workers: list[int] = field(default_factory=list)
+    """Processes that are given hints, as the API gives them: after an order and after a report."""
+
+    def hint(self) -> None:
+        """
+        Workers look at once.
+        """
+        for pid in self.workers:
+            os.kill(pid, signal.SIGUSR1)
 
     def order(self, name: str, count: int) -> None:
         """
@@ -97,6 +110,7 @@ class Fleet:
             clusters.order_cluster(session, self.owner, keys.project_id, wanted, sealer)
 
         in_transaction(self.engine, EVERYTHING, work)
+        self.hint()
 
     def speak(self) -> int:
         """
@@ -110,6 +124,8 @@ class Fleet:
                 continue
             in_transaction(self.engine, EVERYTHING, lambda session, one=row: _speak(session, one))  # type: ignore[misc]
             spoke += 1
+        if spoke:
+            self.hint()
         return spoke
 
     def active(self) -> int:
@@ -198,9 +214,10 @@ def alone(fleet: Fleet, done: int) -> dict[str, Any]:
         fleet.speak()
         time.sleep(0.05)
         assert time.time() - began_at < PATIENCE_S
-    rows = stage_rows(fleet, began_at)
+    rows = _became_active(fleet, began_at)
     added = [round(row.active_s - own_s, 2) for row in rows]
     share = statistics.median(added) / own_s
+    lit = [fleet.rack.on_since(int(row.ref.removeprefix("bare-"))) - began_at for row in rows]
     return {
         "question": "what we add to a deploy",
         "machines": ALONE,
@@ -208,12 +225,14 @@ def alone(fleet: Fleet, done: int) -> dict[str, Any]:
         "added_s": added,
         "median_added_s": statistics.median(added),
         "share": round(share, 3),
+        "of_it_before_power_on_s": round(statistics.median(lit) - CALLS * CALL_S, 2),
+        "of_it_after_the_report_s": round(statistics.median(row.report_s for row in rows), 2),
         "goal": f"< {ADDED_GOAL_S:g} s and < {ADDED_GOAL_SHARE:.0%}",
         "within_goal": statistics.median(added) < ADDED_GOAL_S and share < ADDED_GOAL_SHARE,
     }
 
 
-def stage_rows(fleet: Fleet, since: float) -> list[Any]:
+def _became_active(fleet: Fleet, since: float) -> list[Any]:
     """
     (ref, active_s, report_s) of the machines that became active since: after so many seconds, and so long after their report.
     """
@@ -225,27 +244,27 @@ def stage_rows(fleet: Fleet, since: float) -> list[Any]:
     )
 
 
-def all_at_once(fleet: Fleet, done: int, workers: list[int]) -> dict[str, Any]:
+def all_at_once(fleet: Fleet, done: int) -> dict[str, Any]:
     """
     The figures of the thousand.
     """
     draw = random.Random(SEED)
     fleet.boot_s = {number: draw.uniform(*BOOT_S) for number in fleet.boot_s}
     count = MACHINES // EACH
-    before = sum(cpu_s(pid) for pid in workers), postgres_cpu_s(fleet.stage.postmaster), time.process_time()
+    before = sum(cpu_s(pid) for pid in fleet.workers), postgres_cpu_s(fleet.stage.postmaster), time.process_time()
     began_at, most, connections = time.time(), 0.0, 0
     for number in range(count):
         fleet.order(f"many-{number}", EACH)
     while fleet.active() < done + MACHINES:
         fleet.speak()
-        most = max(most, *(resident_mib(pid) for pid in workers))
+        most = max(most, *(resident_mib(pid) for pid in fleet.workers))
         asked = "SELECT count(*) FROM pg_stat_activity WHERE application_name = 'controlplane-worker'"
         connections = max(connections, fleet.stage.rows(asked)[0][0])
         time.sleep(0.5)
         if time.time() - began_at > PATIENCE_S:
             raise AssertionError(fleet.stage.rows("SELECT state, step, reason, count(*) FROM nodes GROUP BY 1, 2, 3"))
-    after = sum(cpu_s(pid) for pid in workers), postgres_cpu_s(fleet.stage.postmaster), time.process_time()
-    rows = stage_rows(fleet, began_at)
+    after = sum(cpu_s(pid) for pid in fleet.workers), postgres_cpu_s(fleet.stage.postmaster), time.process_time()
+    rows = _became_active(fleet, began_at)
     lit = sorted(fleet.rack.on_since(int(row.ref.removeprefix("bare-"))) - began_at for row in rows)
     used = [round(late - early, 2) for early, late in zip(before, after, strict=True)]
     return {
@@ -280,11 +299,11 @@ def main() -> int:
         environment = stage.environment() | {"PYTHONPATH": "."}
         command = [sys.executable, "benchmarks/deploys/worker.py", str(path), str(CALL_S)]
         names = [f"worker-{number}" for number in range(WORKERS)]
-        workers = [stack.enter_context(started(name, command, environment, stage.folder)).pid for name in names]
-        time.sleep(3.0)
+        fleet.workers = [stack.enter_context(started(name, command, environment, stage.folder)).pid for name in names]
+        time.sleep(WARM_S)
         one = alone(fleet, SINGLE)
         report(one | circumstances())
-        many = all_at_once(fleet, SINGLE + ALONE, workers)
+        many = all_at_once(fleet, SINGLE + ALONE)
         many |= {
             "one_by_one_ms": round(single * 1000, 1),
             "ratio_to_one_by_one": round(single * 1000 / many["ms_a_deploy"], 2),

@@ -1,5 +1,6 @@
 """
-A worker as the product runs it, without a broker, whose controllers are those of the rack in the file it is given.
+A worker as the product runs it, whose controllers are those of the rack in the file it is given. SIGUSR1 is the hint that else comes by the
+broker: something is due.
 """
 
 from __future__ import annotations
@@ -25,6 +26,7 @@ def main(path: str, call_s: str) -> None:
     told = threading.Event()
     signal.signal(signal.SIGTERM, lambda *_: told.set())
     engine = Engine(settings, rack_tools(Rack(Path(path), call_s=float(call_s)), now=utc_now))
+    signal.signal(signal.SIGUSR1, lambda *_: engine.wake("node"))
     engine.start()
     told.wait()
     engine.stop()
