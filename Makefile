@@ -52,9 +52,17 @@ fuzz: dev ## ten thousand random requests by the OpenAPI document (FUZZ_CASES, F
 races: dev ## the races at full size on real processes, and every provider fault against leaks (some half an hour)
 	RACES=full $(BIN)/pytest -s tests/races tests/fuzz/test_leaks.py $(PYTEST_ARGS)
 
+.PHONY: canaries
+canaries: dev ## 1,000 machines go from one tenant to another on virtual time; nothing of the first is there for the second (some ten minutes)
+	@RACES=full $(BIN)/pytest -s tests/races/test_canaries.py $(PYTEST_ARGS)
+
+.PHONY: added
+added: dev ## what we add to the time that a host takes to boot, against a plain script on the same host (some ten minutes, needs the hosts kit)
+	@ADDED=1 $(BIN)/pytest -s tests/e2e/test_metal_added.py $(PYTEST_ARGS)
+
 .PHONY: bench
-bench: dev ## every benchmark, one JSON line per figure (some five minutes; docs/scoreboard.md tells what was measured)
-	@failed=0; for question in placement api clusters sweep; do $(BIN)/python benchmarks/$$question/bench.py || failed=1; done; exit $$failed
+bench: dev ## every benchmark, one JSON line per figure (some fifteen minutes; docs/scoreboard.md tells what was measured)
+	@failed=0; for question in placement api clusters sweep boots controllers deploys; do $(BIN)/python benchmarks/$$question/bench.py || failed=1; done; exit $$failed
 
 .PHONY: test-slow
 test-slow: dev ## the tests that take minutes: another release of Slurm, and one with accounts (as root)

@@ -24,18 +24,19 @@ from workers.sweeps import (
     reap,
     rotate_controllers,
     tell_repairs,
-    watch_controllers,
     watch_ports,
 )
+from workers.watch import Watch
 from workers.webhooks import RepairHook
 
 log = logging.getLogger(__name__)
 CHECK_EVERY_S = 5.0
 REAP_EVERY_S = 60.0
 STOP_GRACE_S = 30.0
-WATCHERS = 16
+LOOK_S = 0.5
+ROTATIONS = 16
 SWITCHES = 8
-Watch = Callable[[Database, Toolbox, Executor, threading.Event], int]
+Round = Callable[[Database, Toolbox, Executor, threading.Event], int]
 
 
 class Engine:
@@ -43,10 +44,10 @@ class Engine:
     What a worker process runs besides Celery; works with the broker present, purged or absent.
     """
 
-    def __init__(self, settings: Settings) -> None:
+    def __init__(self, settings: Settings, tools: Toolbox | None = None) -> None:
         self.settings = settings
         self._runtime = bootstrap.build(settings, application="controlplane-worker")
-        self._tools = bootstrap.toolbox(settings, self._runtime.sealer)
+        self._tools = tools or bootstrap.toolbox(settings, self._runtime.sealer)
         self._pool = ThreadPoolExecutor(settings.step_threads, thread_name_prefix="step")
         found = bootstrap.drivers(self._runtime.engine, settings)
         self.pumps: dict[str, Pump] = {}
@@ -56,9 +57,10 @@ class Engine:
         self._stopping = threading.Event()
         self._threads = [threading.Thread(target=pump.run, name=f"pump-{name}", daemon=True) for name, pump in self.pumps.items()]
         self._threads.append(threading.Thread(target=self._sweep, name="sweep", daemon=True))
-        for watch, at_once in ((watch_controllers, WATCHERS), (rotate_controllers, WATCHERS), (watch_ports, SWITCHES)):
-            looks = threading.Thread(target=self._watch, args=(watch, at_once), name=watch.__name__, daemon=True)
-            self._threads.append(looks)
+        self._threads.append(threading.Thread(target=self._look, name="look", daemon=True))
+        for rounds, at_once in ((rotate_controllers, ROTATIONS), (watch_ports, SWITCHES)):
+            turns = threading.Thread(target=self._rounds, args=(rounds, at_once), name=rounds.__name__, daemon=True)
+            self._threads.append(turns)
 
     def start(self) -> None:
         """
@@ -110,17 +112,30 @@ class Engine:
                 log.exception("a sweep failed")
             self._stopping.wait(CHECK_EVERY_S)
 
-    def _watch(self, watch: Watch, at_once: int) -> None:
+    def _look(self) -> None:
         """
-        Controllers and switches are looked at, and passwords changed, by threads of their own: those that hang keep neither steps nor
-        other sweeps waiting.
+        Controllers are looked at by threads of their own: those that hang keep neither steps nor other sweeps waiting.
         """
-        with ThreadPoolExecutor(at_once, thread_name_prefix=watch.__name__) as pool:
+        with Watch(self._runtime.engine, self._tools, self._stopping) as watch:
+            while not self._stopping.is_set():
+                busy = False
+                try:
+                    busy = watch.turn(LOOK_S)
+                except Exception:
+                    log.exception("looking at controllers failed")
+                if not busy:
+                    self._stopping.wait(CHECK_EVERY_S)
+
+    def _rounds(self, rounds: Round, at_once: int) -> None:
+        """
+        Switches are looked at, and passwords changed, round by round, by threads of their own too.
+        """
+        with ThreadPoolExecutor(at_once, thread_name_prefix=rounds.__name__) as pool:
             while not self._stopping.is_set():
                 asked = 0
                 try:
-                    asked = watch(self._runtime.engine, self._tools, pool, self._stopping)
+                    asked = rounds(self._runtime.engine, self._tools, pool, self._stopping)
                 except Exception:
-                    log.exception("a round of looks failed", extra={"watch": watch.__name__})
+                    log.exception("a round failed", extra={"round": rounds.__name__})
                 if not asked:
                     self._stopping.wait(CHECK_EVERY_S)

@@ -13,12 +13,11 @@ from sqlalchemy import Engine, text
 
 from controlplane.clusters import reaping, replacing
 from controlplane.kit.db import EVERYTHING, in_transaction
-from controlplane.nodes import checking, rotating, watching, wiring
+from controlplane.nodes import checking, rotating, wiring
 from controlplane.nodes import service as nodes
-from controlplane.nodes.states import Look, NodeSnapshot, ProviderRef, Watched, WatchedSwitch
+from controlplane.nodes.states import NodeSnapshot, ProviderRef, WatchedSwitch
 from controlplane.nodes.steps.metal import ports
 from controlplane.nodes.steps.metal.accounts import renew
-from controlplane.nodes.steps.metal.health import look
 from controlplane.nodes.steps.provider import check
 from controlplane.providers.errors import ProviderError
 from controlplane.providers.toolbox import Toolbox
@@ -26,7 +25,6 @@ from workers.webhooks import RepairHook
 
 log = logging.getLogger(__name__)
 BATCH = 20
-CONTROLLERS = 200
 SWITCHES = 64
 CALL_S = 30.0
 """Longer than any call to a switch, its queue included: none is begun when less is left of the lease it is made under."""
@@ -83,22 +81,6 @@ def mend(engine: Engine) -> int:
     """
     replaced = in_transaction(engine, EVERYTHING, replacing.replace_sick)
     return replaced + in_transaction(engine, EVERYTHING, nodes.put_sick_aside)
-
-
-def watch_controllers(engine: Engine, tools: Toolbox, pool: Executor, stopping: threading.Event | None = None) -> int:
-    """
-    Controllers that were not looked at lately have told how their machines are; how many were due is returned. Once it is stopping no
-    further one is asked, so that controllers that hang hold up no shutdown but by their own time.
-    """
-    due = in_transaction(engine, EVERYTHING, lambda session: watching.due_machines(session, CONTROLLERS))
-
-    def ask(node: Watched) -> Look | None:
-        return None if stopping is not None and stopping.is_set() else look(node, tools)
-
-    looks = [one for one in pool.map(ask, due) if one is not None]
-    for some in (looks[place : place + BATCH] for place in range(0, len(looks), BATCH)):
-        in_transaction(engine, EVERYTHING, lambda session, batch=some: watching.store(session, batch))  # type: ignore[misc]
-    return len(due)
 
 
 def watch_ports(engine: Engine, tools: Toolbox, pool: Executor, stopping: threading.Event | None = None) -> int:

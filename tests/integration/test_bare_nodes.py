@@ -6,7 +6,6 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -24,12 +23,12 @@ from controlplane.nodes import service as nodes
 from controlplane.nodes.registering import NewController, NewPort
 from controlplane.providers.errors import Permanent
 from controlplane.providers.fabrics import Fabrics
-from controlplane.providers.hardware import Fact, Hardware
+from controlplane.providers.hardware import Controller, Fact, Hardware
 from controlplane.providers.toolbox import Reachable, Toolbox
 from tests.conftest import Database
 from tests.factories.metal import Bench
 from tests.factories.world import MASTER_KEY, World, make_world
-from workers.sweeps import watch_controllers
+from workers.watch import Watch
 
 KEY = "ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAAIOMqqnkVzrm0SdG6UOoqKLsabgH5C9okWi0dh2l9GKJl ada"
 WIPED = tuple({"name": name, "result": "passed", "detail": ""} for name in ("disk:nvme0n1", "disk:nvme1n1", "disks_counted"))
@@ -109,6 +108,11 @@ class Rack:
     def cables(self, number: int, fabric_id: str) -> tuple[NewPort, ...]:
         """Where the ports of one of them end."""
         return (NewPort("p1", fabric_id, "leaf9", f"swp{number}"),)
+
+    def due(self) -> list[Any]:
+        """Machines of the rack whose controllers were not looked at within the last minute."""
+        late = "looked_at IS NULL OR looked_at < cp_clock() - interval '60 s'"
+        return self.world.rows(f"SELECT id FROM nodes WHERE id = ANY(:ids) AND ({late})", ids=self.ids)
 
     def settle(self, most: int = 400) -> None:
         """Everything that can happen has happened: the engine looks, machines with power and a seed speak."""
@@ -220,7 +224,7 @@ def test_an_order_is_deployed_metered_given_back_and_wiped(world: World, rack: R
         world.tick()
     for row in boots:
         with pytest.raises(NotFound):
-            world.do(lambda s, one=row: reporting.facts_for(s, one.id))
+            world.do(lambda s, one=row: reporting.take_console(s, one.id, b"", None))
     rack.settle()
     assert rack.states() == {"available": 3}
     assert set(rack.tools.benches["fabric"].ports.values()) == {None}
@@ -293,8 +297,9 @@ def test_a_controllers_word_is_a_report(world: World, rack: Rack) -> None:
     def looked(*facts: Fact, after_s: float = 61.0) -> tuple[str, int]:
         bench.facts = facts
         world.clock.advance(after_s)
-        with ThreadPoolExecutor(4) as pool:
-            asked = watch_controllers(world.engine, rack.tools, pool)
+        asked = len(rack.due())
+        with Watch(world.engine, rack.tools) as watch:
+            watch.whole_round()
         (row,) = world.rows("SELECT health FROM nodes WHERE id = :id", id=rack.ids[0])
         return row.health, asked
 
@@ -309,6 +314,38 @@ def test_a_controllers_word_is_a_report(world: World, rack: Rack) -> None:
     assert looked(Fact("gpu_health:GPU3", "ok"), Fact("fan:1", "warning", "slow")) == ("info", 3)
 
 
+class Hanging(Bench):
+    """A bench whose controller says nothing until it is let go."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.asked = threading.Event()
+        self.free = threading.Event()
+
+    def read_health(self, controller: Controller) -> tuple[Fact, ...]:
+        self.asked.set()
+        assert self.free.wait(60), "nobody let it go"
+        return super().read_health(controller)
+
+
+def test_a_controller_that_hangs_keeps_no_other_waiting(world: World, rack: Rack) -> None:
+    """While one says nothing, the others are looked at again and again, and what they say is stored."""
+    rack.settle()
+    hanging = Hanging()
+    rack.tools.benches[rack.ids[0]] = hanging
+    well = rack.tools.benches[rack.ids[1]]
+    with Watch(world.engine, rack.tools) as watch:
+        sick, fine = Fact("gpu_health:GPU0", "critical"), Fact("gpu_health:GPU0", "ok")
+        for fact, health in ((sick, "quarantine"), (fine, "ok"), (sick, "quarantine")):
+            well.facts = (fact,)
+            world.clock.advance(61)
+            while world.rows("SELECT health FROM nodes WHERE id = :id", id=rack.ids[1]) != [(health,)]:
+                assert watch.turn(1.5), "nothing is under way"
+            assert hanging.asked.is_set()
+        hanging.free.set()
+        watch.whole_round()
+
+
 def test_a_worker_that_stops_asks_no_further_controller(world: World, rack: Rack) -> None:
     """Once it is stopping, controllers that are due are left to the next worker's round."""
     rack.settle()
@@ -316,11 +353,11 @@ def test_a_worker_that_stops_asks_no_further_controller(world: World, rack: Rack
     world.clock.advance(61)
     stopping = threading.Event()
     stopping.set()
-    with ThreadPoolExecutor(4) as pool:
-        watch_controllers(world.engine, rack.tools, pool, stopping)
-        assert world.rows("SELECT DISTINCT health FROM nodes WHERE id = ANY(:ids)", ids=rack.ids) == [("ok",)]
-        world.clock.advance(61)
-        watch_controllers(world.engine, rack.tools, pool)
+    with Watch(world.engine, rack.tools, stopping) as watch:
+        watch.whole_round()
+    assert world.rows("SELECT DISTINCT health FROM nodes WHERE id = ANY(:ids)", ids=rack.ids) == [("ok",)]
+    with Watch(world.engine, rack.tools) as watch:
+        watch.whole_round()
     assert world.rows("SELECT health FROM nodes WHERE id = :id", id=rack.ids[0]) == [("quarantine",)]
 
 

@@ -9,10 +9,12 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from controlplane.identity.keytext import mint
 from controlplane.kit.ids import new_id
-from controlplane.kit.logging import REQUEST_ID, configure, hide_secrets
+from controlplane.kit.logging import REQUEST_ID, SECRETS, configure, hide_secrets
 
 
 @pytest.fixture
@@ -76,6 +78,37 @@ def test_ordinary_words_stay() -> None:
         assert hide_secrets(words) == words
     key_id = new_id("key")
     assert hide_secrets(key_id) == key_id
+
+
+PIECES = (
+    "cpk_tn_Ab12Cd34_",
+    "authorization",
+    "Bearer ",
+    "beareR ",
+    "postgresql://a:",
+    "@",
+    "password",
+    "token",
+    "=",
+    ": ",
+    "bot_",
+    "eyJ",
+    ".",
+    " ",
+)
+PIECE = st.sampled_from((*PIECES, "k" * 26, "0123456789abcdefghijklmnop", "GET", "/v1/boot/{token}/meta-data")) | st.text(
+    max_size=4
+)
+
+
+@settings(deadline=None)
+@given(st.lists(PIECE, max_size=12))
+def test_a_text_that_is_not_searched_holds_no_secret(pieces: list[str]) -> None:
+    """Passing over texts that hold nothing like a secret hides exactly what searching every text would."""
+    words = searched = "".join(pieces)
+    for pattern, instead in SECRETS:
+        searched = pattern.sub(instead, searched)
+    assert hide_secrets(words) == searched
 
 
 def test_the_servers_own_access_lines_are_off(lines: io.StringIO) -> None:

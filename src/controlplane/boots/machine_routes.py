@@ -21,14 +21,15 @@ from starlette.requests import Request
 from controlplane.boots import reporting
 from controlplane.boots.disc import burn
 from controlplane.boots.schemas import AppliedIn, ReportIn, read
-from controlplane.boots.seed import EMPTY, by_path, look_up, meta_data, network_config, render, user_data
+from controlplane.boots.seed import EMPTY, Content, Machine, by_path, look_up, meta_data, network_config, render, user_data
+from controlplane.boots.service import facts_of
 from controlplane.boots.states import BootLinks
 from controlplane.kit.errors import FieldError, Invalid, NotFound, Unauthenticated, Unavailable
 from controlplane.kit.secrets import Sealer
 from controlplane.settings import Settings
 from controlplane.web.edge import Network, parse_address
 from controlplane.web.limits import Buckets, too_many
-from controlplane.web.machine import FORM, JSON, OCTETS, Lane, MachineCall, MachineReply, MachineRoutes
+from controlplane.web.machine import FORM, JSON, OCTETS, Lane, MachineCall, MachineLook, MachineReply, MachineRoutes
 from controlplane.web.ranges import parse_wanted
 
 BOOT = "/v1/boot/{token}"
@@ -99,63 +100,79 @@ def by_address(request: Request) -> str:
     return str(address)
 
 
-@routes.route("GET", BOOT + "/meta-data", credential="boot_token", admit=by_token)
-def get_boot_meta_data(call: MachineCall, boot_id: str) -> MachineReply:
+def _of_boot(request: Request, boot_id: str) -> dict[str, Any]:
+    del request
+    return {"id": boot_id}
+
+
+def _of_version(request: Request, boot_id: str) -> dict[str, Any]:
+    known = request.headers.get("if-none-match", "").strip().removeprefix("W/").strip('"')
+    number = int(known) if known.isascii() and known.isdigit() and len(known) < 16 else None  # noqa: PLR2004 - digits
+    return {"id": boot_id, "known": number}
+
+
+@routes.look(BOOT + "/meta-data", credential="boot_token", admit=by_token, question=reporting.WHOLLY, asked=_of_boot)
+def get_boot_meta_data(look: MachineLook, boot_id: str) -> MachineReply:
     """
     Who the machine is.
     """
-    content, machine = _content(call, boot_id)
+    del boot_id
+    content, machine = _seen(look)
     return MachineReply(meta_data(content, machine.facts))
 
 
-@routes.route("GET", BOOT + "/user-data", credential="boot_token", admit=by_token)
-def get_boot_user_data(call: MachineCall, boot_id: str) -> MachineReply:
+@routes.look(BOOT + "/user-data", credential="boot_token", admit=by_token, question=reporting.WHOLLY, asked=_of_boot)
+def get_boot_user_data(look: MachineLook, boot_id: str) -> MachineReply:
     """
     What it is to do. The first time is noted.
     """
-    content, machine = _content(call, boot_id)
-    reporting.note_fetched(call.session, machine)
-    return MachineReply(user_data(content, machine))
+    del boot_id
+    content, machine = _seen(look)
+    made = user_data(content, machine)
+    _note_fetched(look, machine)
+    return MachineReply(made)
 
 
-@routes.route("GET", BOOT + "/vendor-data", credential="boot_token", admit=by_token)
-def get_boot_vendor_data(call: MachineCall, boot_id: str) -> MachineReply:
+@routes.look(BOOT + "/vendor-data", credential="boot_token", admit=by_token, question=reporting.BRIEFLY, asked=_of_boot)
+def get_boot_vendor_data(look: MachineLook, boot_id: str) -> MachineReply:
     """
     Nothing, in the form that cloud-init takes for it.
     """
-    reporting.facts_for(call.session, boot_id)
+    del look, boot_id
     return MachineReply(EMPTY)
 
 
-@routes.route("GET", BOOT + "/network-config", credential="boot_token", admit=by_token)
-def get_boot_network_config(call: MachineCall, boot_id: str) -> MachineReply:
+@routes.look(BOOT + "/network-config", credential="boot_token", admit=by_token, question=reporting.BRIEFLY, asked=_of_boot)
+def get_boot_network_config(look: MachineLook, boot_id: str) -> MachineReply:
     """
     How its ports are set up, where anything was given.
     """
-    made = network_config(reporting.facts_for(call.session, boot_id))
+    del boot_id
+    made = network_config(facts_of(look.row))
     if made is None:
         raise NotFound
     return MachineReply(made)
 
 
-@routes.route("GET", BOOT + "/seed.iso", credential="boot_token", admit=by_token)
-def get_boot_seed_image(call: MachineCall, boot_id: str) -> MachineReply:
+@routes.look(BOOT + "/seed.iso", credential="boot_token", admit=by_token, question=reporting.WHOLLY, asked=_of_boot)
+def get_boot_seed_image(look: MachineLook, boot_id: str) -> MachineReply:
     """
     All of it as an image for virtual media; ranges are answered.
     """
-    content, machine = _content(call, boot_id)
-    reporting.note_fetched(call.session, machine)
-    return _ranged(burn(render(content, machine).documents()), call.request.headers.get("range", ""))
+    del boot_id
+    content, machine = _seen(look)
+    reply = _ranged(burn(render(content, machine).documents()), look.request.headers.get("range", ""))
+    _note_fetched(look, machine)
+    return reply
 
 
-@routes.route("GET", BOOT + "/files", credential="boot_token", admit=by_token)
-def get_boot_files(call: MachineCall, boot_id: str) -> MachineReply:
+@routes.look(BOOT + "/files", credential="boot_token", admit=by_token, question=reporting.FILES, asked=_of_version)
+def get_boot_files(look: MachineLook, boot_id: str) -> MachineReply:
     """
     The plain files as they are now; 304 for whoever has this version.
     """
-    known = call.request.headers.get("if-none-match", "").strip().removeprefix("W/").strip('"')
-    number = int(known) if known.isascii() and known.isdigit() and len(known) < 16 else None  # noqa: PLR2004 - digits
-    version, files = reporting.changed_files(call.session, boot_id, number)
+    del boot_id
+    version, files = look.row.version, look.row.files
     headers = {"ETag": f'"{version}"'}
     if files is None:
         return MachineReply(b"", JSON, 304, headers)
@@ -230,7 +247,9 @@ def get_metadata_user_data(call: MachineCall, address: str) -> MachineReply:
     """
     The same as by token.
     """
-    return get_boot_user_data(call, _holder(call, address))
+    content, machine = _content(call, _holder(call, address))
+    reporting.note_fetched(call.session, machine)
+    return MachineReply(user_data(content, machine))
 
 
 @routes.route("GET", LATEST + "/meta-data/{path:path}", credential="address_and_token", admit=by_address)
@@ -250,11 +269,26 @@ def _door(request: Request) -> Door:
     return door
 
 
-def _content(call: MachineCall, boot_id: str) -> Any:
-    door = _door(call.request)
+def _reached_door(request: Request) -> Door:
+    door = _door(request)
     if not door.links.base_url:
         raise Unavailable("This installation does not know under which address machines reach it.")
+    return door
+
+
+def _content(call: MachineCall, boot_id: str) -> tuple[Content, Machine]:
+    door = _reached_door(call.request)
     return reporting.content_for(call.session, door.sealer, door.links, boot_id)
+
+
+def _seen(look: MachineLook) -> tuple[Content, Machine]:
+    door = _reached_door(look.request)
+    return reporting.content_of(look.row, door.sealer, door.links)
+
+
+def _note_fetched(look: MachineLook, machine: Machine) -> None:
+    if machine.is_new:
+        look.write(reporting.NOTE_FETCHED, {"id": machine.boot_id})
 
 
 def _holder(call: MachineCall, address: str) -> str:

@@ -18,7 +18,6 @@ from controlplane.boots.service import append_console, facts_of, open_content
 from controlplane.boots.states import (
     SSH_KEY,
     BootLinks,
-    Facts,
     NodeFile,
     Outcome,
     Report,
@@ -34,6 +33,14 @@ from controlplane.kit.lifecycle import wake
 from controlplane.kit.secrets import Sealer
 
 SETTLED = frozenset({"ready", "failed"})
+BRIEFLY = repository.BRIEF_ERRAND
+"""The boot while its machine may ask for it: parameter `id`, one row at most."""
+WHOLLY = repository.WHOLE_ERRAND
+"""The boot with its blueprint's content while its machine may ask for it: parameter `id`, one row at most."""
+FILES = repository.FILES_ERRAND
+"""(version, files) of the boot's blueprint, files None at the version `known`: parameters `id` and `known`, one row at most."""
+NOTE_FETCHED = repository.FETCHED_ERRAND
+"""The machine has taken its user-data: parameter `id`; only the first time counts."""
 KEY_KINDS = ("pub_key_ed25519", "pub_key_ecdsa", "pub_key_rsa")
 
 
@@ -41,7 +48,14 @@ def content_for(session: Session, sealer: Sealer, links: BootLinks, boot_id: str
     """
     What the boot's machine is handed, from one query. Raises NotFound for a boot that its machine may not ask for.
     """
-    row = _known(repository.find_whole(session, boot_id))
+    return content_of(_known(repository.find_whole(session, boot_id)), sealer, links)
+
+
+def content_of(row: Any, sealer: Sealer, links: BootLinks) -> tuple[Content, Machine]:
+    """
+    What the machine of the boot is handed, whose row was found by `WHOLLY`.
+    """
+    boot_id = row.id
     machine = Machine(boot_id, links.url(boot_id), row.purpose, facts_of(row), is_new=row.state == "made")
     if row.blueprint_id is None or row.sealed is None:
         return Content(scripts=own_scripts(machine.purpose, machine.facts)), machine
@@ -57,13 +71,6 @@ def content_for(session: Session, sealer: Sealer, links: BootLinks, boot_id: str
         version=row.version,
     )
     return content, machine
-
-
-def facts_for(session: Session, boot_id: str) -> Facts:
-    """
-    What is true of the boot's machine only. Raises NotFound.
-    """
-    return facts_of(_known(repository.find_known(session, boot_id)))
 
 
 def note_fetched(session: Session, machine: Machine) -> None:
@@ -84,14 +91,6 @@ def boot_at(session: Session, address: str) -> Row[Any]:
     return _known(repository.find_known(session, found[0]))
 
 
-def changed_files(session: Session, boot_id: str, known: int | None) -> tuple[int, list[Any] | None]:
-    """
-    The version of the plain files, and the files unless that version is known. Raises NotFound.
-    """
-    row = _known(repository.find_files(session, boot_id, known))
-    return row.version, row.files
-
-
 def phone_home(session: Session, boot_id: str, told: Mapping[str, str]) -> str | None:
     """
     The machine has phoned home; the node to look at when that is new, None when it had before. Raises NotFound, WrongMachine when it
@@ -103,9 +102,9 @@ def phone_home(session: Session, boot_id: str, told: Mapping[str, str]) -> str |
     if row.phoned_at is not None or row.state in SETTLED:
         return None
     wake(session, "nodes", [row.node_id])
-    _known(repository.find_known(session, boot_id, lock=True))
     keys = {kind: told[kind].strip() for kind in KEY_KINDS if SSH_KEY.fullmatch(told.get(kind, "").strip())}
-    repository.mark_phoned(session, boot_id, keys)
+    if not repository.mark_phoned(session, boot_id, keys):
+        _known(repository.find_known(session, boot_id))  # it has ended since, or has phoned home over another line
     return str(row.node_id)
 
 

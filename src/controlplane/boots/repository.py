@@ -10,6 +10,7 @@ from sqlalchemy import Row, bindparam, select, text
 from sqlalchemy.orm import Session
 
 from controlplane.boots.models import BlueprintRow, BootRow
+from controlplane.kit.db import Errand
 from controlplane.kit.paging import Page, PageAsk, fetch_page
 
 KNOWN = "b.state <> 'ended' AND (b.state = 'ready' OR b.expires_at > cp_clock())"
@@ -143,6 +144,8 @@ FILES = text(
     """
 )
 
+BRIEF_ERRAND, WHOLE_ERRAND, FILES_ERRAND = Errand.of(BRIEF), Errand.of(WHOLE), Errand.of(FILES)
+
 
 def find_known(session: Session, boot_id: str, *, lock: bool = False) -> Row[Any] | None:
     """
@@ -165,17 +168,12 @@ def ids_at(session: Session, address: str) -> list[str]:
     return list(session.execute(AT_ADDRESS, {"address": address}).scalars())
 
 
-def find_files(session: Session, boot_id: str, known: int | None) -> Row[Any] | None:
-    """
-    (version, files) of the boot's blueprint, files None at the known version; None where the machine may not ask, or has no blueprint.
-    """
-    return session.execute(FILES, {"id": boot_id, "known": known}).one_or_none()
-
-
-FETCHED = text("UPDATE boots SET state = 'fetched', fetched_at = cp_clock() WHERE id = :id AND state = 'made'")
+FETCHED = text("UPDATE boots SET state = 'fetched', fetched_at = cp_clock() WHERE id = :id AND state = 'made' RETURNING id")
+FETCHED_ERRAND = Errand.of(FETCHED)
 PHONED = text(
-    """
-    UPDATE boots SET phoned_at = cp_clock(), host_keys = CAST(:keys AS jsonb) WHERE id = :id AND phoned_at IS NULL
+    f"""
+    UPDATE boots b SET phoned_at = cp_clock(), host_keys = CAST(:keys AS jsonb) WHERE b.id = :id AND b.phoned_at IS NULL AND {KNOWN}
+    RETURNING b.id
     """
 )
 REPORTED = text(
@@ -195,11 +193,11 @@ def mark_fetched(session: Session, boot_id: str) -> None:
     session.execute(FETCHED, {"id": boot_id})
 
 
-def mark_phoned(session: Session, boot_id: str, host_keys: Mapping[str, str]) -> None:
+def mark_phoned(session: Session, boot_id: str, host_keys: Mapping[str, str]) -> bool:
     """
-    The machine phoned home; only the first time counts.
+    Whether the machine, which may speak of the boot still, has phoned home for the first time.
     """
-    session.execute(PHONED, {"id": boot_id, "keys": json.dumps(dict(host_keys))})
+    return session.execute(PHONED, {"id": boot_id, "keys": json.dumps(dict(host_keys))}).one_or_none() is not None
 
 
 def write_report(session: Session, boot_id: str, values: Mapping[str, Any]) -> None:

@@ -5,14 +5,17 @@ The database: engine, declarative base, scope of a transaction, and transactions
 import random
 import select
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, TypeVar
 
 from psycopg import Error as PsycopgError
-from sqlalchemy import BigInteger, DateTime, Engine, MetaData, Text, create_engine, event, text
+from psycopg.rows import namedtuple_row
+from sqlalchemy import BigInteger, DateTime, Engine, MetaData, Text, TextClause, create_engine, event, text
 from sqlalchemy.dialects.postgresql import ARRAY, JSONB
-from sqlalchemy.exc import DBAPIError, DisconnectionError
+from sqlalchemy.dialects.postgresql.psycopg import PGDialect_psycopg
+from sqlalchemy.exc import DBAPIError, DisconnectionError, OperationalError
 from sqlalchemy.orm import DeclarativeBase, Session
 
 from controlplane.kit.wall import EVERYTHING, Wall
@@ -22,11 +25,13 @@ __all__ = [
     "EVERYTHING",
     "SERIALIZATION_FAILURE",
     "Base",
+    "Errand",
     "Wall",
     "constraint_name",
     "in_transaction",
     "make_engine",
     "raise_wall",
+    "run_errand",
     "sqlstate",
 ]
 T = TypeVar("T")
@@ -64,6 +69,26 @@ class Base(DeclarativeBase):
 SET_WALL = text(
     "SELECT set_config('cp.scope', :scope, true), set_config('cp.reseller', :reseller, true), set_config('cp.tenant', :tenant, true)"
 )
+
+
+@dataclass(frozen=True, slots=True)
+class Errand:
+    """
+    A statement that is a transaction of its own, and is made so often that its round trips count.
+    """
+
+    words: str
+    """In the driver's notation."""
+
+    @classmethod
+    def of(cls, statement: TextClause) -> "Errand":
+        """
+        The statement as an errand.
+        """
+        return cls(str(statement.compile(dialect=PGDialect_psycopg())))  # type: ignore[no-untyped-call]
+
+
+WALL_ERRAND = Errand.of(SET_WALL)
 
 
 def make_engine(url: str, *, pool_size: int = 12, application: str = "controlplane") -> Engine:
@@ -122,7 +147,11 @@ def raise_wall(session: Session, wall: Wall) -> None:
     """
     The rest of this transaction sees only what the wall allows; the setting ends with the transaction.
     """
-    session.execute(SET_WALL, {"scope": "all" if wall.everything else "", "reseller": wall.reseller_id, "tenant": wall.tenant_id})
+    session.execute(SET_WALL, _settings(wall))
+
+
+def _settings(wall: Wall) -> dict[str, str]:
+    return {"scope": "all" if wall.everything else "", "reseller": wall.reseller_id, "tenant": wall.tenant_id}
 
 
 def in_transaction(engine: Engine, wall: Wall, work: Callable[[Session], T]) -> T:
@@ -139,6 +168,31 @@ def in_transaction(engine: Engine, wall: Wall, work: Callable[[Session], T]) -> 
                 raise
             time.sleep(random.uniform(0.005, 0.05) * (attempt + 1))  # noqa: S311 - jitter, not a secret
     raise AssertionError("unreachable")
+
+
+def run_errand(engine: Engine, wall: Wall, question: Errand, given: Mapping[str, Any]) -> list[Any]:
+    """
+    The rows that the statement returned, by name, from a committed transaction behind the wall: all of it is one round trip, where
+    `in_transaction` takes four. It is not tried again. Raises OperationalError, and TimeoutError of the pool.
+    """
+    pooled = None
+    try:
+        pooled = engine.raw_connection()
+        connection: Any = pooled.driver_connection
+        with connection.cursor(row_factory=namedtuple_row) as cursor:
+            with connection.pipeline():
+                connection.execute(WALL_ERRAND.words, _settings(wall))
+                cursor.execute(question.words, given)
+                connection.commit()
+            rows: list[Any] = cursor.fetchall()
+            return rows
+    except PsycopgError as error:
+        if pooled is not None:
+            pooled.invalidate(error)  # what was sent together may be answered in part; the connection is not asked again
+        raise OperationalError(question.words, None, error) from error
+    finally:
+        if pooled is not None:
+            pooled.close()
 
 
 def sqlstate(error: DBAPIError) -> str:

@@ -429,20 +429,25 @@ class Driver:
         ]
 
 
+WAKE = {
+    rows: text(
+        f"""
+        UPDATE {rows} SET wakes = wakes + 1, due_at = cp_clock()
+        WHERE id IN (SELECT id FROM {rows} WHERE id IN :ids AND due_at IS NOT NULL ORDER BY id FOR UPDATE)
+        """
+    ).bindparams(bindparam("ids", expanding=True))
+    for rows in ("nodes", "clusters", "jobs")
+}
+
+
 def wake(session: Session, rows: str, ids: Sequence[str]) -> None:
     """
     The rows are due now, and a step that is under way will be followed by another look. Rows at rest stay at rest.
     """
-    if rows not in {"nodes", "clusters", "jobs"}:
+    if rows not in WAKE:
         raise ValueError(rows)
     if ids:
-        statement = text(
-            f"""
-            UPDATE {rows} SET wakes = wakes + 1, due_at = cp_clock()
-            WHERE id IN (SELECT id FROM {rows} WHERE id IN :ids AND due_at IS NOT NULL ORDER BY id FOR UPDATE)
-            """
-        ).bindparams(bindparam("ids", expanding=True))
-        session.execute(statement, {"ids": sorted(set(ids))})
+        session.execute(WAKE[rows], {"ids": sorted(set(ids))})
 
 
 def _claim(row: RowMapping) -> Claim:

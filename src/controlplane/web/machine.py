@@ -13,6 +13,7 @@ import logging
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any, Literal
 
 from anyio.to_thread import run_sync
@@ -24,7 +25,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
-from controlplane.kit.db import EVERYTHING, in_transaction
+from controlplane.kit.db import EVERYTHING, Errand, in_transaction, run_errand
 from controlplane.kit.errors import DomainError, NotFound, Unavailable
 from controlplane.web.problems import document, plain_problem, problem
 
@@ -53,6 +54,26 @@ class MachineCall:
     """(kind, id) to wake workers for after the commit."""
 
 
+@dataclass(slots=True)
+class MachineLook:
+    """
+    One admitted request whose question to the database was asked and answered before.
+    """
+
+    engine: Engine
+    """For what must be written after all."""
+    request: Request
+    """As it came; its path may hold a token and must not be logged."""
+    row: Any
+    """What the question found."""
+
+    def write(self, errand: Errand, given: Mapping[str, Any]) -> None:
+        """
+        The errand, which returns rows, is done and committed. Raises OperationalError.
+        """
+        run_errand(self.engine, EVERYTHING, errand, given)
+
+
 @dataclass(frozen=True, slots=True)
 class MachineReply:
     """
@@ -70,6 +91,7 @@ class MachineReply:
 
 
 Handler = Callable[[MachineCall, Any], MachineReply]
+Looker = Callable[[MachineLook, Any], MachineReply]
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,8 +110,8 @@ class MachineRule:
     """Media type of the body; empty where there is none."""
     admit: Callable[[Request], Any]
     """Who calls; makes no query, raises kit.errors."""
-    function: Handler
-    """Answers."""
+    answer: Callable[[Request, Any], Response]
+    """Answers in one thread hop."""
     pattern: re.Pattern[str]
     """Of the path."""
 
@@ -111,7 +133,30 @@ class MachineRoutes:
         """
 
         def register(function: Handler) -> Handler:
-            self.rules.append(MachineRule(method, path, credential, takes, admit, function, _pattern(path)))
+            self.rules.append(
+                MachineRule(method, path, credential, takes, admit, partial(_in_one_transaction, function), _pattern(path))
+            )
+            return function
+
+        return register
+
+    def look(
+        self,
+        path: str,
+        *,
+        credential: Credential,
+        admit: Callable[[Request], Any],
+        question: Errand,
+        asked: Callable[[Request, Any], Mapping[str, Any]],
+    ) -> Callable[[Looker], Looker]:
+        """
+        The function is served at the path for GET, as by `route`, and is given what the question finds in one round trip; where it finds
+        nothing, the answer is that of a path that does not exist. `asked` makes the question's parameters of the request and its caller.
+        """
+
+        def register(function: Looker) -> Looker:
+            answer = partial(_by_errand, function, question, asked)
+            self.rules.append(MachineRule("GET", path, credential, "", admit, answer, _pattern(path)))
             return function
 
         return register
@@ -173,7 +218,7 @@ def _serve(rule: MachineRule, request: Request) -> Response:
         if rule.takes and request.state.body and not _is_of(request, rule.takes):
             words = f"Send {rule.takes}."
             return document(415, "unsupported_media_type", "The body's type is not accepted", words, request_id)
-        return _in_one_transaction(rule.function, request, who)
+        return rule.answer(request, who)
     except NotFound:
         return problem(NotFound(), request_id)  # in the same words, whatever was not found
     except DomainError as error:
@@ -201,4 +246,18 @@ def _in_one_transaction(function: Handler, request: Request, who: Any) -> Respon
     reply = in_transaction(engine, EVERYTHING, work)
     if nudges:
         edge.nudge(nudges)
+    return _response(reply)
+
+
+def _by_errand(
+    function: Looker, question: Errand, asked: Callable[[Request, Any], Mapping[str, Any]], request: Request, who: Any
+) -> Response:
+    engine: Engine = request.scope["app"].state.edge.engine
+    rows = run_errand(engine, EVERYTHING, question, asked(request, who))
+    if not rows:
+        raise NotFound
+    return _response(function(MachineLook(engine, request, rows[0]), who))
+
+
+def _response(reply: MachineReply) -> Response:
     return Response(reply.body, reply.status, dict(reply.headers), reply.media_type)
