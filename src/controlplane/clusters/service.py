@@ -236,14 +236,6 @@ def _views(session: Session, rows: Sequence[Any]) -> list[ClusterView]:
     return [ClusterView(row, *beside[row.id]) for row in rows]
 
 
-def list_instances(session: Session, principal: Principal, project_id: str, cluster_id: str) -> list[Any]:
-    """
-    The cluster's allocations with their nodes' states, oldest first. Raises NotFound.
-    """
-    get_cluster(session, principal, project_id, cluster_id)
-    return repository.members_of(session, [cluster_id])[cluster_id]
-
-
 def delete_cluster(
     session: Session, principal: Principal, project_id: str, cluster_id: str, version: Any
 ) -> tuple[ClusterView, str]:

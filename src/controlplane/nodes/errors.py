@@ -30,3 +30,12 @@ class UnknownAdapter(Invalid):
 
     code = "adapter_unknown"
     title = "There is no such adapter"
+
+
+class NotOffered(Conflict):
+    """
+    The machine's provider has no such action; `allowed` names those it has now.
+    """
+
+    code = "action_not_offered"
+    title = "The provider does not offer this"

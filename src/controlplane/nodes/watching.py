@@ -10,14 +10,14 @@ from sqlalchemy.orm import Session
 from controlplane.nodes import repository
 from controlplane.nodes.models import HealthReportRow
 from controlplane.nodes.reporting import Report, report
-from controlplane.nodes.states import Access, Look, Watched
+from controlplane.nodes.states import DARK, Access, Look, Watched
 
 EVERY_S = 60.0
 SOURCE = "bmc"
 DUE = text(
     """
     UPDATE nodes SET looked_at = cp_clock() WHERE id IN (
-      SELECT id FROM nodes WHERE access <> '{}'::jsonb AND state <> 'retired'
+      SELECT id FROM nodes WHERE access <> '{}'::jsonb AND state <> 'retired' AND state <> ALL(:dark)
         AND (looked_at IS NULL OR looked_at < cp_clock() - make_interval(secs => :every))
       ORDER BY looked_at NULLS FIRST, id LIMIT :limit FOR UPDATE SKIP LOCKED)
     RETURNING id, provider_id, access, sealed
@@ -27,9 +27,10 @@ DUE = text(
 
 def due_machines(session: Session, limit: int) -> list[Watched]:
     """
-    Up to `limit` machines whose controllers were not looked at lately; they count as looked at, so nobody else looks too.
+    Up to `limit` machines whose controllers were not looked at lately; they count as looked at, so nobody else looks too. A machine that
+    its tenant has switched off is not among them: it is looked at when it runs again.
     """
-    rows = session.execute(DUE, {"every": EVERY_S, "limit": limit}).all()
+    rows = session.execute(DUE, {"every": EVERY_S, "limit": limit, "dark": sorted(DARK)}).all()
     providers = repository.read_providers(session, [row.provider_id for row in rows])
     return [
         Watched(

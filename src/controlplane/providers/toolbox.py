@@ -38,7 +38,19 @@ CAP_WAIT_S = 5.0
 SWITCH_CAP = 4  # a switch makes its changes one after the other
 LOOK_AGAIN_S = 5.0
 RETIRED_FOR_S = 120.0
-OURS = frozenset({"read_lag_s", "boot", "first_call_s", "diskless", "gpu_models", "inventory_patience_s", "slurm"})
+OURS = frozenset(
+    {
+        "read_lag_s",
+        "boot",
+        "first_call_s",
+        "diskless",
+        "gpu_models",
+        "inventory_patience_s",
+        "slurm",
+        "graceful_off_s",
+        "restart_from",
+    }
+)
 """Settings of a provider that are for us, not for its adapter."""
 
 

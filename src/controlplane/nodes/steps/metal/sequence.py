@@ -85,6 +85,11 @@ WORDS = {
     "down": "Power is cut.",
     "still": "Waits until the power is off.",
     "compare": "The machine is compared with its baseline.",
+    "ask": "Its operating system is asked to shut down.",
+    "off": "Waits until its operating system has shut down.",
+    "drive": "Its virtual drive is made as it was when it was deployed.",
+    "source": "The boot device is chosen.",
+    "lit": "Waits until the power is on.",
 }
 
 
