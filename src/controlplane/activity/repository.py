@@ -82,6 +82,13 @@ def lock_row(session: Session, kind: str, resource_id: str) -> RowMapping | None
     return session.execute(statement, {"id": resource_id}).mappings().one_or_none()
 
 
+def find_acting(session: Session, instance_id: str) -> str | None:
+    """
+    The id of the node on which an action of the instance's tenant is under way.
+    """
+    return session.execute(text("SELECT id FROM nodes WHERE acting_for = :id"), {"id": instance_id}).scalar_one_or_none()
+
+
 @dataclass(frozen=True, slots=True)
 class Standing:
     """

@@ -73,9 +73,12 @@ def resolve_operation(session: Session, principal: Principal, operation_id: str,
         raise NotFound
     if row.state not in ACTIVE:
         raise NotResolvable(f"The operation has ended: it {row.state}.", state=row.state)
-    if row.resource_kind not in KINDS:
-        raise NotResolvable(f"Nothing drives a {row.resource_kind}.", state=row.state)
-    resolve(session, row.resource_kind, row.resource_id, verb)
+    kind, resource_id = row.resource_kind, row.resource_id
+    if kind == "instance":
+        kind, resource_id = "node", repository.find_acting(session, resource_id) or ""
+    if kind not in KINDS:
+        raise NotResolvable(f"Nothing drives this: {kind}.", state=row.state)
+    resolve(session, kind, resource_id, verb)
     again = repository.find_operation(session, principal, operation_id)
     assert again is not None
     return again
