@@ -5,7 +5,9 @@ Tenants' actions on their bare machines: through the real routes and the real en
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -22,12 +24,13 @@ from controlplane.kit.errors import NotFound
 from controlplane.kit.secrets import Sealer
 from controlplane.nodes import service as nodes
 from controlplane.providers.toolbox import Circuit, Guarded
+from tests.conftest import Database
 from tests.factories.identity import Caller, small_app
-from tests.factories.world import MASTER_KEY, World
-from tests.integration.test_bare_nodes import KEY, Rack, only_bare, order, rack, world
+from tests.factories.world import MASTER_KEY, World, make_world
+from tests.integration.test_bare_nodes import KEY, Rack, only_bare, order
+from tests.schedules.run import FLEET
 from workers.sweeps import watch_controllers
 
-__all__ = ["rack", "world"]
 VERBS = {"reboot", "power-cycle", "stop", "start", "reinstall", "rescue", "unrescue"}
 ROUND = ("reboot", "stop", "start", "rescue", "unrescue", "reinstall")
 """Actions that lead from a machine in use back to one."""
@@ -90,9 +93,18 @@ class Flat:
 
 
 @pytest.fixture
-def flat(rack: Rack) -> Flat:
-    """A tenant with one bare machine that runs."""
-    return Flat(rack)
+def world(database: Database, tmp_path: Path) -> Iterator[World]:
+    """A small region on virtual time."""
+    made = make_world(database, tmp_path, fleet=str(FLEET))
+    made.settle()
+    yield made
+    made.clock.stop()
+
+
+@pytest.fixture
+def flat(world: World) -> Flat:
+    """A tenant with one of two bare machines."""
+    return Flat(Rack(world, 2))
 
 
 def test_a_tenant_does_with_its_machine_what_it_likes(flat: Flat) -> None:
@@ -226,7 +238,7 @@ def test_giving_it_back_wins(flat: Flat, verb: str, ticks: int) -> None:
         lambda s: clusters.delete_cluster(s, flat.world.tenant, flat.world.keys.project_id, flat.cluster_id, lambda _: None)
     )
     flat.rack.settle()
-    assert flat.rack.states() == {"available": 3}
+    assert flat.rack.states() == {"available": 2}
     assert flat.call("GET", answer.headers["Location"]).json()["state"] in {"cancelled", "succeeded"}
     assert flat.world.rows("SELECT count(*) FROM operations WHERE state NOT IN ('succeeded', 'cancelled')") == [(0,)]
     assert flat.world.rows("SELECT count(*) FROM wipes WHERE verified AND node_id = :n", n=flat.node_id) == [(2,)]
@@ -240,14 +252,14 @@ def test_a_stopped_machine_is_neither_sick_nor_replaced(flat: Flat) -> None:
     flat.done("stop")
     flat.world.clock.advance(61)
     with ThreadPoolExecutor(2) as pool:
-        assert watch_controllers(flat.world.engine, flat.rack.tools, pool) == 2
+        assert watch_controllers(flat.world.engine, flat.rack.tools, pool) == 1
     flat.world.do(lambda s: nodes.report(s, [nodes.Report(flat.node_id, "agent", "heartbeat", "drain", "silent")]))
     flat.world.clock.advance(120)
     assert flat.world.do(replacing.replace_sick) == 0
     flat.done("start")
     flat.world.clock.advance(120)
     with ThreadPoolExecutor(2) as pool:
-        assert watch_controllers(flat.world.engine, flat.rack.tools, pool) == 3
+        assert watch_controllers(flat.world.engine, flat.rack.tools, pool) == 2
     assert flat.world.do(replacing.replace_sick) == 1
 
 
@@ -300,7 +312,7 @@ def test_consoles_show_what_ran_for_their_owner_and_nothing_else(flat: Flat) -> 
     )
     flat.rack.settle()
     assert flat.call("GET", f"{flat.path}/console").status_code == 404
-    cluster_id = order(flat.world, 3)
+    cluster_id = order(flat.world, 2)
     flat.rack.settle()
     base = f"/v1/projects/{flat.world.keys.project_id}/clusters/{cluster_id}"
     for instance in flat.call("GET", f"{base}/instances").json()["items"]:
