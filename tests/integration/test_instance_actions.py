@@ -23,6 +23,8 @@ from controlplane.kit import crashpoints
 from controlplane.kit.errors import NotFound
 from controlplane.kit.secrets import Sealer
 from controlplane.nodes import service as nodes
+from controlplane.nodes.states import ACTING, NODE_STATES
+from controlplane.providers.errors import Unknown
 from controlplane.providers.toolbox import Circuit, Guarded
 from tests.conftest import Database
 from tests.factories.identity import Caller, small_app
@@ -39,6 +41,16 @@ LAPSE_S = 70.0
 
 class Death(BaseException):
     """The process is gone from here on."""
+
+
+class Silence:
+    """A controller that never answers."""
+
+    def __getattr__(self, name: str) -> Any:
+        def call(*_: Any, **__: Any) -> None:
+            raise Unknown(f"no answer to {name}")
+
+        return call
 
 
 class Flat:
@@ -288,6 +300,29 @@ def test_a_controller_that_does_not_obey_brings_a_person(flat: Flat) -> None:
     assert operator("POST", f"/v1/admin/operations/{second}/actions/abandon").json()["state"] == "failed"
     assert flat.machine == "active"
     assert flat.done("reboot")["state"] == "succeeded"
+
+
+def test_no_action_is_without_an_end(flat: Flat) -> None:
+    """The controller never answers again: by its longest stay each action stands before a person, and goes on once it answers."""
+    operator = Caller(flat.app, flat.world.keys.operator_key)
+    bench = flat.bench
+    met = set()
+    for verb in ROUND:
+        place = flat.ask(verb).headers["Location"]
+        met.add(flat.machine)
+        flat.rack.tools.benches[flat.node_id] = Silence()  # type: ignore[assignment]
+        flat.world.clock.advance(10)
+        flat.world.tick()
+        flat.world.clock.advance(NODE_STATES.by_name[flat.machine].longest_stay_s)
+        for _ in range(3):
+            flat.world.tick()
+        asked = flat.call("GET", place).json()
+        assert (asked["state"], asked["error"]["code"]) == ("needs_attention", "deadline"), verb
+        flat.rack.tools.benches[flat.node_id] = bench
+        operator("POST", f"/v1/admin/attention/{flat.node_id}/actions/retry")
+        flat.rack.settle()
+        assert flat.call("GET", place).json()["state"] == "succeeded", verb
+    assert met == ACTING
 
 
 def test_consoles_show_what_ran_for_their_owner_and_nothing_else(flat: Flat) -> None:
