@@ -127,6 +127,7 @@ def kinds(settings: Settings) -> Mapping[str, Kind]:
             snapshots=node_driving.snapshots,
             apply=node_driving.apply,
             ends=node_driving.OPERATION_ENDS,
+            follows="acting_for",
         ),
         "cluster": Kind(
             table=CLUSTER_STATES,

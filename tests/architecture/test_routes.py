@@ -22,7 +22,7 @@ ANY_CREDENTIAL = {
 """Routes that every accepted credential may call, and why."""
 SHOWN_TO_SUSPENDED = {
     *("get_whoami", "list_projects", "get_project"),
-    *("list_clusters", "get_cluster", "list_instances", "get_cluster_actions"),
+    *("list_clusters", "get_cluster", "list_instances", "get_cluster_actions", "get_instance_actions"),
     *("list_jobs", "get_job", "list_job_actions"),
     *("list_operations", "get_operation"),
     *("get_usage", "list_usage_intervals"),

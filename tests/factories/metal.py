@@ -56,6 +56,8 @@ class Bench:
     ports: dict[tuple[str, str], int | None] = field(default_factory=dict)
     acts: list[str] = field(default_factory=list)
     stuck_on: bool = False
+    deaf: bool = False
+    """Whether the operating system does not shut down when it is asked to."""
     forgetful: int = 0
     """How many attaches the switch forgets."""
     facts: tuple[Fact, ...] = ()
@@ -164,6 +166,8 @@ class Bench:
     def power(self, controller: Controller, *, on: bool, force: bool = False) -> None:
         self._enter(controller, "power")
         self.acts.append("on" if on else "cut" if force else "off")
+        if not on and not force and self.deaf:
+            return
         self.power_ = "on" if on or self.stuck_on else "off"
         if on:
             self.settings |= self.waiting

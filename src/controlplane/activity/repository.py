@@ -82,6 +82,13 @@ def lock_row(session: Session, kind: str, resource_id: str) -> RowMapping | None
     return session.execute(statement, {"id": resource_id}).mappings().one_or_none()
 
 
+def find_acting(session: Session, instance_id: str) -> str | None:
+    """
+    The id of the node on which an action of the instance's tenant is under way.
+    """
+    return session.execute(text("SELECT id FROM nodes WHERE acting_for = :id"), {"id": instance_id}).scalar_one_or_none()
+
+
 @dataclass(frozen=True, slots=True)
 class Standing:
     """
@@ -131,21 +138,22 @@ ATTENTION = text(
     """
     SELECT a.*, o.id AS operation_id FROM (
       SELECT 'node' AS kind, id, ref AS name, state, reason, detail, CAST(NULL AS text) AS tenant_id, state_since AS since, deadline_at,
-        coalesce(nullif(attention, ''), 'deadline') AS attention
+        coalesce(nullif(attention, ''), 'deadline') AS attention, acting_for
       FROM nodes WHERE attention <> '' OR deadline_at < cp_clock()
       UNION ALL
       SELECT 'cluster', id, name, state, reason, detail, tenant_id, state_since, deadline_at,
-        CASE WHEN state = 'deleting' THEN 'unconfirmed_delete' ELSE coalesce(nullif(attention, ''), 'deadline') END
+        CASE WHEN state = 'deleting' THEN 'unconfirmed_delete' ELSE coalesce(nullif(attention, ''), 'deadline') END, NULL
       FROM clusters WHERE attention <> '' OR deadline_at < cp_clock()
         OR (state = 'deleting' AND state_since < cp_clock() - make_interval(secs => :unconfirmed_s))
       UNION ALL
-      SELECT 'job', id, name, state, reason, detail, tenant_id, state_since, deadline_at, coalesce(nullif(attention, ''), 'deadline')
+      SELECT 'job', id, name, state, reason, detail, tenant_id, state_since, deadline_at, coalesce(nullif(attention, ''), 'deadline'),
+        NULL
       FROM jobs WHERE attention <> '' OR deadline_at < cp_clock()
       UNION ALL
       SELECT 'provider', id, name, state, CASE WHEN problem <> '' THEN 'It does not answer.' ELSE 'It was not heard of lately.' END,
-        problem, NULL, coalesce(seen_at, created_at), NULL, 'provider_silent'
+        problem, NULL, coalesce(seen_at, created_at), NULL, 'provider_silent', NULL
       FROM providers WHERE state = 'active' AND coalesce(seen_at, created_at) < cp_clock() - make_interval(secs => :silent_s)
-    ) a LEFT JOIN operations o ON o.resource_id = a.id AND o.state IN ('pending', 'running', 'needs_attention')
+    ) a LEFT JOIN operations o ON o.resource_id IN (a.id, a.acting_for) AND o.state IN ('pending', 'running', 'needs_attention')
     WHERE (CAST(:kind AS text) IS NULL OR a.kind = :kind) AND (CAST(:after AS text) IS NULL OR a.id > :after)
     ORDER BY a.id LIMIT :limit
     """

@@ -73,9 +73,12 @@ def resolve_operation(session: Session, principal: Principal, operation_id: str,
         raise NotFound
     if row.state not in ACTIVE:
         raise NotResolvable(f"The operation has ended: it {row.state}.", state=row.state)
-    if row.resource_kind not in KINDS:
-        raise NotResolvable(f"Nothing drives a {row.resource_kind}.", state=row.state)
-    resolve(session, row.resource_kind, row.resource_id, verb)
+    kind, resource_id = row.resource_kind, row.resource_id
+    if kind == "instance":
+        kind, resource_id = "node", repository.find_acting(session, resource_id) or ""
+    if kind not in KINDS:
+        raise NotResolvable(f"Nothing drives this: {kind}.", state=row.state)
+    resolve(session, kind, resource_id, verb)
     again = repository.find_operation(session, principal, operation_id)
     assert again is not None
     return again
@@ -123,7 +126,7 @@ def _go_on(session: Session, kind: str, row: RowMapping, *, afresh: bool) -> Non
         nodes.begin_task(session, state.name, [row["id"]])
     verb = "retried" if afresh else "resumed"
     record(session, [_event(kind, row, verb, {"state": state.name, "reason": reason})])
-    advance(session, [Progress(row["id"], state.name, reason)])
+    advance(session, [Progress(told, state.name, reason) for told in _told(row)])
 
 
 def _abandon(session: Session, kind: str, row: RowMapping) -> None:
@@ -153,7 +156,15 @@ def _abandon(session: Session, kind: str, row: RowMapping) -> None:
         [_event(kind, row, target, {"state": target, "before": row["state"], "reason": ABANDONED})],
         [Move(kind, row["id"], row["state"], target, ABANDONED, row.get("tenant_id"), row["fence"] + 1)],
     )
-    advance(session, [Progress(row["id"], target, ABANDONED, "failed", "abandoned")])
+    advance(session, [Progress(told, target, ABANDONED, "failed", "abandoned") for told in _told(row)])
+
+
+def _told(row: RowMapping) -> tuple[str, ...]:
+    """
+    The resources whose operations tell of the row: itself, and a node's instance while its tenant's action is under way.
+    """
+    other = row.get("acting_for")
+    return (row["id"],) if other is None else (row["id"], other)
 
 
 def _driven(kind: str, state: State) -> bool:

@@ -57,6 +57,7 @@ class BootRow(Base):
         Index("ix_boots_node", "node_id", "id"),
         Index("ix_boots_address", "address", postgresql_where=text("state <> 'ended' AND address IS NOT NULL")),
         Index("ix_boots_blueprint", "blueprint_id"),
+        Index("ix_boots_allocation", "allocation_id", "id", postgresql_where=text("allocation_id IS NOT NULL")),
     )
 
     id: Mapped[str] = mapped_column(primary_key=True)

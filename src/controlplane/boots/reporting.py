@@ -46,7 +46,8 @@ KEY_KINDS = ("pub_key_ed25519", "pub_key_ecdsa", "pub_key_rsa")
 
 def content_for(session: Session, sealer: Sealer, links: BootLinks, boot_id: str) -> tuple[Content, Machine]:
     """
-    What the boot's machine is handed, from one query. Raises NotFound for a boot that its machine may not ask for.
+    What the boot's machine is handed, from one query: for a rescue its tenant's login and nothing else of the blueprint, which may be what
+    broke the machine. Raises NotFound for a boot that its machine may not ask for.
     """
     return content_of(_known(repository.find_whole(session, boot_id)), sealer, links)
 
@@ -60,6 +61,8 @@ def content_of(row: Any, sealer: Sealer, links: BootLinks) -> tuple[Content, Mac
     if row.blueprint_id is None or row.sealed is None:
         return Content(scripts=own_scripts(machine.purpose, machine.facts)), machine
     told, secret_files, scripts = open_content(sealer, row.blueprint_id, row.sealed)
+    if machine.purpose == "rescue":
+        return Content(login=told["login"], ssh_keys=tuple(told["ssh_keys"])), machine
     content = Content(
         login=told["login"],
         ssh_keys=tuple(told["ssh_keys"]),
@@ -171,6 +174,8 @@ def _expected(row: Row[Any]) -> Sequence[str]:
     """
     Names of the outcomes that a machine must report.
     """
+    if row.purpose == "rescue":
+        return ()
     return row.scripts or ([row.purpose] if row.purpose in OWN and row.blueprint_id is None else ())
 
 

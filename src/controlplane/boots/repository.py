@@ -75,6 +75,29 @@ def end(session: Session, boot_ids: Sequence[str]) -> None:
     session.execute(END, {"ids": sorted(set(boot_ids))})
 
 
+LAST_GOOD = text(
+    """
+    SELECT id FROM boots WHERE node_id = :node AND allocation_id = :allocation AND purpose = 'deploy' AND ready_at IS NOT NULL
+    ORDER BY id DESC LIMIT 1
+    """
+)
+END_OTHERS = text(
+    "UPDATE boots SET state = 'ended', ended_at = cp_clock() WHERE node_id = :node AND state <> 'ended' AND id <> :id"
+)
+REOPEN = text("UPDATE boots SET state = 'ready', ended_at = NULL WHERE id = :id")
+
+
+def reopen_last_good(session: Session, node_id: str, allocation_id: str) -> str | None:
+    """
+    The allocation's last deployment that reported good is the node's one open boot, ready; its id, or None where there was none.
+    """
+    found: str | None = session.execute(LAST_GOOD, {"node": node_id, "allocation": allocation_id}).scalar_one_or_none()
+    if found is not None:
+        session.execute(END_OTHERS, {"node": node_id, "id": found})
+        session.execute(REOPEN, {"id": found})
+    return found
+
+
 VIEWS = """
 SELECT b.id, b.node_id, b.purpose, b.state, b.stages, b.failure_code, b.failure, b.checks, b.created_at, b.expires_at, b.fetched_at,
   b.phoned_at, b.ready_at, b.ended_at, b.host_keys, b.applied_version, b.apply_failure, b.allocation_id, b.tenant_id,
@@ -117,6 +140,28 @@ def page_of_node(session: Session, node_id: str, ask: PageAsk) -> Page[str]:
     A page of the ids of the node's boots, oldest first.
     """
     return fetch_page(session, select(BootRow.id).where(BootRow.node_id == node_id), BootRow.id.expression, ask)
+
+
+TENANTS = ("deploy", "rescue")
+"""Purposes of boots that run for the tenant of an allocation."""
+
+
+def page_of_allocation(session: Session, allocation_id: str, ask: PageAsk) -> Page[str]:
+    """
+    A page of the ids of the boots that ran for the tenant of the allocation, oldest first.
+    """
+    mine = select(BootRow.id).where(BootRow.allocation_id == allocation_id, BootRow.purpose.in_(TENANTS))
+    return fetch_page(session, mine, BootRow.id.expression, ask)
+
+
+def last_of_allocation(session: Session, allocation_id: str, boot_id: str | None) -> str | None:
+    """
+    The id of the boot when it ran for the tenant of the allocation, or of the last one that did; None where there is none.
+    """
+    mine = select(BootRow.id).where(BootRow.allocation_id == allocation_id, BootRow.purpose.in_(TENANTS))
+    if boot_id is not None:
+        mine = mine.where(BootRow.id == boot_id)
+    return session.execute(mine.order_by(BootRow.id.desc()).limit(1)).scalar_one_or_none()
 
 
 def node_exists(session: Session, node_id: str) -> bool:

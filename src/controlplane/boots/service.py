@@ -45,12 +45,15 @@ __all__ = [
     "append_console",
     "begin",
     "begin_many",
+    "boots_of_allocation",
     "console_of",
+    "console_of_allocation",
     "end",
     "kind_of",
     "list_boots",
     "make_blueprint",
     "plain_files",
+    "reopen",
     "rewrite_files",
     "views",
     "views_of",
@@ -163,6 +166,14 @@ def end(session: Session, boot_ids: Sequence[str]) -> None:
         repository.end(session, boot_ids)
 
 
+def reopen(session: Session, node_id: str, allocation_id: str) -> str | None:
+    """
+    The last boot that deployed the node for the allocation and reported good is open again, and no other of the node; its id is returned,
+    None when there was none. What it installed is what the machine starts next, and it knows no other token.
+    """
+    return repository.reopen_last_good(session, node_id, allocation_id)
+
+
 def views(session: Session, boot_ids: Sequence[str]) -> dict[str, BootView]:
     """
     Where the boots stand, by id, in one query; unknown ids are left out.
@@ -194,6 +205,25 @@ def list_boots(session: Session, node_id: str, ask: PageAsk) -> Page[BootView]:
     page = repository.page_of_node(session, node_id, ask)
     found = views(session, page.items)
     return page.map(found.__getitem__)
+
+
+def boots_of_allocation(session: Session, allocation_id: str, ask: PageAsk) -> Page[BootView]:
+    """
+    A page of the boots that ran for the tenant of the allocation, oldest first: none of an earlier tenant's and none of our own.
+    """
+    page = repository.page_of_allocation(session, allocation_id, ask)
+    found = views(session, page.items)
+    return page.map(found.__getitem__)
+
+
+def console_of_allocation(session: Session, allocation_id: str, boot_id: str | None, after: int) -> tuple[str, Console]:
+    """
+    The console of one of those boots, or of the last, from the offset on, with the boot's id. Raises NotFound for every other boot.
+    """
+    found = repository.last_of_allocation(session, allocation_id, boot_id)
+    if found is None:
+        raise NotFound
+    return found, console_of(session, found, after)
 
 
 def append_console(session: Session, boot_id: str, data: bytes, *, offset: int | None = None) -> int:

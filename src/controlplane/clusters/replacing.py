@@ -25,7 +25,8 @@ MOST = 20
 
 SICK_ALLOCATIONS = """
     FROM allocations a JOIN nodes n ON n.id = a.node_id JOIN node_sets w ON w.id = a.node_set_id AND w.role = 'worker'
-    WHERE a.state = 'active' AND NOT a.leaving AND n.health = ANY(:sick) AND n.health_since < cp_clock() - make_interval(secs => :settled)
+    WHERE a.state = 'active' AND n.state = 'active' AND NOT a.leaving AND n.health = ANY(:sick)
+      AND n.health_since < cp_clock() - make_interval(secs => :settled)
       AND NOT EXISTS (SELECT 1 FROM automation_freezes f WHERE f.site = n.site AND f.block = n.block AND f.lifted_at IS NULL)
 """
 DUE = text(

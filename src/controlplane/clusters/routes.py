@@ -6,16 +6,15 @@ from typing import Annotated
 
 from fastapi import APIRouter, Query
 
-from controlplane.clusters import planning, replacing, scaling, service
+from controlplane.clusters import planning, scaling, service
+from controlplane.clusters.instance_routes import router as instances
 from controlplane.clusters.schemas import (
     ActionsOut,
     ClusterCreate,
     ClusterOut,
     ClusterPatch,
     ClusterPlan,
-    InstancesOut,
     cluster_out,
-    instance_out,
 )
 from controlplane.clusters.states import CLUSTER_STATES, Options
 from controlplane.kit.errors import FieldError, Invalid
@@ -25,6 +24,7 @@ from controlplane.web.endpoint import endpoint
 from controlplane.web.schemas import GivenMoment, ListOf, Money
 
 router = APIRouter(tags=["Clusters"])
+router.include_router(instances)
 BASE = "/v1/projects/{project_id}/clusters"
 ONE = BASE + "/{cluster_id}"
 
@@ -172,44 +172,6 @@ def delete_cluster(call: Call, project_id: str, cluster_id: str) -> Reply:
     before anybody else gets them. An order under way is cancelled. Needs If-Match.
     """
     view, operation_id = service.delete_cluster(call.session, call.principal, project_id, cluster_id, call.check_version)
-    return _accepted(call, view, operation_id)
-
-
-@endpoint(
-    router,
-    "GET",
-    ONE + "/instances",
-    permission="clusters:read",
-    answer=InstancesOut,
-    summary="List the nodes of a cluster",
-    works_suspended=True,
-)
-def list_instances(call: Call, project_id: str, cluster_id: str) -> InstancesOut:
-    """
-    Every node the cluster holds, by the id it has while it is part of the cluster.
-    """
-    rows = service.list_instances(call.session, call.principal, project_id, cluster_id)
-    return InstancesOut(items=[instance_out(row) for row in rows])
-
-
-@endpoint(
-    router,
-    "POST",
-    ONE + "/instances/{instance_id}/actions/replace",
-    permission="clusters:update",
-    status=202,
-    answer=ClusterOut,
-    summary="Replace a node of a cluster",
-    problems=(409, 412, 428),
-)
-def replace_instance(call: Call, project_id: str, cluster_id: str, instance_id: str) -> Reply:
-    """
-    Another node near the others takes the place of this one, which is drained first, then taken out, wiped and looked at. It is billed
-    until it is out, and counted once. Needs If-Match with the cluster's version.
-    """
-    view, operation_id = replacing.replace_instance(
-        call.session, call.principal, project_id, cluster_id, instance_id, call.check_version
-    )
     return _accepted(call, view, operation_id)
 
 

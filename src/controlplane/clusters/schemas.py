@@ -220,31 +220,6 @@ class ClusterPlan(Out):
     price_per_hour: Money | None = Field(description="At today's prices; null where there is no price.")
 
 
-class InstanceOut(Out):
-    """
-    One node of a cluster as its tenant knows it.
-    """
-
-    id: str = Field(description="Its id while it is part of the cluster.", examples=["ins_01k5x7p3r8w2v6t9q4n0m1c2d3"])
-    node_set: str = Field(description="The node set's id.", examples=["nds_01k5x7p3r8w2v6t9q4n0m1c2d3"])
-    instance_type: str = Field(description="What it is.", examples=["hgx-h100-8"])
-    gpus: int = Field(description="Its GPUs.", examples=[8])
-    state: str = Field(description="held, active or releasing.", examples=["active"])
-    leaving: bool = Field(description="Whether an update takes it out.", examples=[False])
-    address: str | None = Field(
-        description="Where it is reached once it is active; null where nodes are not the tenant's to log in to.",
-        examples=["10.1.7.41"],
-    )
-
-
-class InstancesOut(Out):
-    """
-    All nodes of a cluster.
-    """
-
-    items: list[InstanceOut] = Field(description="Oldest first.")
-
-
 class ActionsOut(Out):
     """
     What may be done now.
@@ -309,19 +284,3 @@ def _slurm_out(facts: dict[str, Any] | None) -> SlurmOut | None:
     if facts is None:
         return None
     return SlurmOut(release=facts["offer"]["release"], accounting=facts["accounting"], containers=facts["containers"])
-
-
-def instance_out(row: Any) -> InstanceOut:
-    """
-    One node as its tenant sees it: no machine names.
-    """
-    allocation = row[0]
-    return InstanceOut(
-        id=allocation.instance_id,
-        node_set=allocation.node_set_id,
-        instance_type=allocation.instance_type,
-        gpus=allocation.gpus,
-        state=allocation.state,
-        leaving=allocation.leaving,
-        address=row.address if allocation.state == "active" and allocation.blueprint_id is not None else None,
-    )

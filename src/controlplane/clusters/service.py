@@ -48,7 +48,6 @@ __all__ = [
     "get_cluster",
     "homes",
     "list_clusters",
-    "list_instances",
     "order_cluster",
     "view_of",
 ]
@@ -234,14 +233,6 @@ def list_clusters(session: Session, principal: Principal, project_id: str, which
 def _views(session: Session, rows: Sequence[Any]) -> list[ClusterView]:
     beside = repository.read_beside(session, [row.id for row in rows])
     return [ClusterView(row, *beside[row.id]) for row in rows]
-
-
-def list_instances(session: Session, principal: Principal, project_id: str, cluster_id: str) -> list[Any]:
-    """
-    The cluster's allocations with their nodes' states, oldest first. Raises NotFound.
-    """
-    get_cluster(session, principal, project_id, cluster_id)
-    return repository.members_of(session, [cluster_id])[cluster_id]
 
 
 def delete_cluster(

@@ -102,6 +102,8 @@ class Kind:
     """State, or `state/step`, to the decision over all due rows there; an outcome list is a path of moves."""
     ends: Mapping[str, str] = field(default_factory=dict)
     """State to the end it brings to the resource's operation."""
+    follows: str = ""
+    """Column with the id of another resource whose operation tells the row's moves as well; empty where there is none."""
 
     @property
     def name(self) -> str:
@@ -416,17 +418,27 @@ class Driver:
     def _progress(self, moved: Sequence[tuple[Result, RowChange]], asked: Sequence[tuple[Result, RowChange]]) -> list[Progress]:
         steps = [
             Progress(
-                one.claim.id,
+                told,
                 change.state,
                 change.reason,
                 "failed" if isinstance(one.outcome, Fail) else self.kind.ends.get(change.state),
                 one.outcome.code if isinstance(one.outcome, Fail) else "",
             )
             for one, change in moved
+            for told in self._told(one.claim)
         ]
         return steps + [
-            Progress(one.claim.id, change.state, change.reason, "needs_attention", change.attention) for one, change in asked
+            Progress(told, change.state, change.reason, "needs_attention", change.attention)
+            for one, change in asked
+            for told in self._told(one.claim)
         ]
+
+    def _told(self, claim: Claim) -> tuple[str, ...]:
+        """
+        The resources whose operations tell of the row.
+        """
+        other = claim.row.get(self.kind.follows) if self.kind.follows else None
+        return (claim.id,) if other is None else (claim.id, other)
 
 
 WAKE = {

@@ -135,6 +135,15 @@ def find_active(session: Session, resource_id: str) -> str | None:
     ).scalar_one_or_none()
 
 
+def active_on(session: Session, resource_ids: Sequence[str]) -> dict[str, str]:
+    """
+    The ids of the operations that are active on these resources, by resource.
+    """
+    query = select(OperationRow.resource_id, OperationRow.id)
+    rows = session.execute(query.where(OperationRow.resource_id.in_(resource_ids), OperationRow.state.in_(ACTIVE)))
+    return {row.resource_id: row.id for row in rows}
+
+
 def supersede(session: Session, resource_id: str, reason: str) -> str | None:
     """
     The active operation on the resource, if any, has ended as cancelled; its id is returned.

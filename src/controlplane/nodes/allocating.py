@@ -18,9 +18,10 @@ from controlplane.kit.clock import CpClock
 from controlplane.kit.events import Event, Move, record
 from controlplane.kit.ids import new_id
 from controlplane.kit.lifecycle import wake
+from controlplane.kit.operations import supersede
 from controlplane.metering import service as metering
 from controlplane.nodes.models import AllocationRow, NetworkRow, NodeRow
-from controlplane.nodes.states import NODE_STATES
+from controlplane.nodes.states import NODE_STATES, TENANTS
 from controlplane.quotas import service as quotas
 
 
@@ -108,6 +109,17 @@ def accept_release(session: Session, cluster_id: str, at: datetime) -> None:
     metering.close_intervals(session, list(ids), at=at, evidence=f"release of {cluster_id} accepted")
 
 
+TAKE_DOWN = text(
+    """
+    UPDATE nodes n SET state = 'releasing', step = '', state_since = cp_clock(), due_at = cp_clock(), reason = :reason, attempts = 0,
+      attention = '', acting_for = NULL, deadline_at = cp_clock() + make_interval(secs => :stay), version = version + 1,
+      updated_at = cp_clock()
+    FROM (SELECT id, state, acting_for FROM nodes WHERE id IN :ids AND state = ANY(:held) ORDER BY id FOR UPDATE) was
+    WHERE n.id = was.id RETURNING n.id, n.boot_id, was.state AS before, was.acting_for
+    """
+).bindparams(bindparam("ids", expanding=True))
+
+
 def give_back(session: Session, allocation_ids: Sequence[str], *, reason: str) -> None:
     """
     The allocations are being released: their meters have stopped and their nodes are on their way to be wiped.
@@ -131,28 +143,24 @@ def give_back(session: Session, allocation_ids: Sequence[str], *, reason: str) -
 
 def _take_down(session: Session, node_ids: Sequence[str], reason: str) -> None:
     """
-    Active nodes move on to be released; those still being deployed are woken and find out by themselves.
+    Deployed nodes move on to be released, whatever their tenants had them do; those still being deployed are woken and find out by
+    themselves.
     """
     stay = NODE_STATES.by_name["releasing"].longest_stay_s
-    moved = session.execute(
-        text(
-            """
-            UPDATE nodes SET state = 'releasing', step = '', state_since = cp_clock(), due_at = cp_clock(), reason = :reason,
-              deadline_at = cp_clock() + make_interval(secs => :stay), version = version + 1, updated_at = cp_clock()
-            WHERE id IN (SELECT id FROM nodes WHERE id IN :ids AND state = 'active' ORDER BY id FOR UPDATE) RETURNING id, boot_id
-            """
-        ).bindparams(bindparam("ids", expanding=True)),
-        {"ids": list(node_ids) or [""], "stay": stay, "reason": "Given back."},
-    ).all()
+    given = {"ids": list(node_ids) or [""], "stay": stay, "reason": "Given back.", "held": sorted(TENANTS)}
+    moved = session.execute(TAKE_DOWN, given).all()
     gone = [row.id for row in moved]
     boots.end(session, [row.boot_id for row in moved if row.boot_id is not None])  # what it booted with opens nothing any more
+    for row in moved:
+        if row.acting_for is not None:
+            supersede(session, row.acting_for, "The instance was given back.")
     record(
         session,
         [
-            Event("node.releasing", "node", node_id, data={"state": "releasing", "before": "active", "reason": reason})
-            for node_id in gone
+            Event("node.releasing", "node", row.id, data={"state": "releasing", "before": row.before, "reason": reason})
+            for row in moved
         ],
-        [Move("node", node_id, "active", "releasing", reason) for node_id in gone],
+        [Move("node", row.id, row.before, "releasing", reason) for row in moved],
     )
     wake(session, "nodes", [one for one in node_ids if one not in set(gone)])
 

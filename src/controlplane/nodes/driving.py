@@ -12,6 +12,7 @@ from sqlalchemy.orm import Session
 from controlplane.boots import service as boots
 from controlplane.catalog import service as catalog
 from controlplane.kit.clock import CpClock
+from controlplane.kit.events import Event, record
 from controlplane.kit.ids import new_id
 from controlplane.kit.lifecycle import Claim, Result, wake
 from controlplane.kit.outcome import Advance, Fail
@@ -20,15 +21,24 @@ from controlplane.nodes.allocating import DEPLOY_FAILED, end_allocations
 from controlplane.nodes.models import AllocationRow, HoldRow, NodeRow, ProviderRow, WipeRow
 from controlplane.nodes.reporting import close_tickets, open_tickets
 from controlplane.nodes.rotating import make_due, store_learnt
-from controlplane.nodes.states import NODE_STATES, NodeFacts, NodeSnapshot
+from controlplane.nodes.states import ACTING, NODE_STATES, NodeFacts, NodeSnapshot
 from controlplane.qualification import service as qualification
 
 TASK_PREFIX = {"inspecting": "tsk", "qualifying": "tsk", "cleaning": "wip"}
-BOOTS: Mapping[str, boots.Purpose] = {"qualifying": "check", "deploying": "deploy", "cleaning": "wipe"}
+BOOTS: Mapping[str, boots.Purpose] = {
+    "qualifying": "check",
+    "deploying": "deploy",
+    "reinstalling": "deploy",
+    "rescuing": "rescue",
+    "cleaning": "wipe",
+}
 """States that a bare machine spends on a boot of ours."""
 FREE_AGAIN = frozenset({"available", "quarantined", "maintenance"})
 OPERATION_ENDS: Mapping[str, str] = {
     "available": "succeeded",
+    "active": "succeeded",
+    "stopped": "succeeded",
+    "rescued": "succeeded",
     "quarantined": "failed",
     "maintenance": "succeeded",
     "retired": "succeeded",
@@ -58,6 +68,7 @@ def apply(session: Session, results: Sequence[Result]) -> None:
     make_due(session, [one.claim.id for one in entered.get("cleaning", []) if one.claim.row["allocation_id"] is not None])
     _activate(session, entered.get("active", []))
     _withdraw(session, entered.get("releasing", []))
+    _end_acts(session, entered)
     open_tickets(session, [one.claim.id for one in entered.get("quarantined", [])])
     close_tickets(session, [one.claim.id for one in entered.get("available", [])])
     leaving = [one for state in FREE_AGAIN for one in entered.get(state, []) if one.claim.row["allocation_id"] is not None]
@@ -152,16 +163,16 @@ def _begin_boots(session: Session, state: str, node_ids: Sequence[str]) -> None:
 
 
 def _new_boot(row: Any, purpose: boots.Purpose, within_s: float) -> boots.NewBoot:
-    deploy = purpose == "deploy"
-    name = (row.instance_id if deploy else row.id).replace("_", "-")
+    tenants = purpose in {"deploy", "rescue"}
+    name = (row.instance_id if tenants else row.id).replace("_", "-")
     return boots.NewBoot(
         node_id=row.id,
         purpose=purpose,
         facts=boots.Facts(hostname=name, address=row.address, tags=_tags(row)),
         within_s=within_s,
-        allocation_id=row.allocation_id if deploy else None,
-        tenant_id=row.tenant_id if deploy else None,
-        blueprint_id=row.blueprint_id if deploy else None,
+        allocation_id=row.allocation_id if tenants else None,
+        tenant_id=row.tenant_id if tenants else None,
+        blueprint_id=row.blueprint_id if tenants else None,
     )
 
 
@@ -199,6 +210,43 @@ def _activate(session: Session, results: Sequence[Result]) -> None:
         .returning(AllocationRow.cluster_id)
     ).scalars()
     wake(session, "clusters", list(clusters))
+
+
+def _end_acts(session: Session, entered: Mapping[str, Sequence[Result]]) -> None:
+    """
+    What tenants did with their machines has come to an end, and they hear of it.
+    """
+    ended = [(state, one) for state, results in entered.items() for one in results if one.claim.state in ACTING]
+    if not ended:
+        return
+    ids = [one.claim.id for _, one in ended]
+    held = select(NodeRow.id, AllocationRow.instance_id, AllocationRow.tenant_id, AllocationRow.project_id).join(
+        AllocationRow, AllocationRow.id == NodeRow.allocation_id
+    )
+    whose = {row.id: row for row in session.execute(held.where(NodeRow.id.in_(ids)))}
+    session.execute(update(NodeRow).where(NodeRow.id.in_(ids)).values(acting_for=None))
+    record(
+        session,
+        [
+            instance_event(whose[one.claim.id], before=one.claim.state, after=state, reason=_words(one, state))
+            for state, one in ended
+            if one.claim.id in whose
+        ],
+    )
+
+
+def instance_event(whose: Any, *, before: str, after: str, reason: str) -> Event:
+    """
+    A move of a tenant's machine as its tenant hears of it; `whose` has instance_id, tenant_id and project_id.
+    """
+    told = {"state": after, "before": before, "reason": reason}
+    return Event(f"instance.{after}", "instance", whose.instance_id, whose.tenant_id, whose.project_id, told)
+
+
+def _words(result: Result, state: str) -> str:
+    if isinstance(result.outcome, Fail):
+        return result.outcome.message
+    return (result.outcome.reason if isinstance(result.outcome, Advance) else "") or NODE_STATES.by_name[state].says
 
 
 def _withdraw(session: Session, results: Sequence[Result]) -> None:

@@ -48,3 +48,12 @@ class PasswordsElsewhere(Conflict):
 
     code = "passwords_elsewhere"
     title = "Somebody else changes these passwords"
+
+
+class NotOffered(Conflict):
+    """
+    The machine's provider has no such action; `allowed` names those it has now.
+    """
+
+    code = "action_not_offered"
+    title = "The provider does not offer this"

@@ -124,6 +124,8 @@ class NodeRow(Moving, Base):
     """The machine's own address, as the operator or its tenant reaches it; none when unknown."""
     boot_id: Mapped[str | None]
     """The boot that was begun last, where we drive the machine ourselves."""
+    acting_for: Mapped[str | None]
+    """The instance whose tenant's action is under way: its operation tells the moves; none while nothing is."""
     looked_at: Mapped[datetime | None]
     """When its controller was last asked how the machine is."""
     health: Mapped[str] = mapped_column(server_default="ok")

@@ -18,6 +18,7 @@ from controlplane.kit.lifecycle import wake
 from controlplane.kit.operations import NewOperation, Progress, advance, start_operation
 from controlplane.kit.paging import Page, PageAsk, fetch_page
 from controlplane.nodes import repository
+from controlplane.nodes.acting import ACTS, NOT_OURS, InstanceState, act_on_instance, instance_state
 from controlplane.nodes.allocating import (
     Hold,
     accept_release,
@@ -69,8 +70,11 @@ from controlplane.nodes.states import NODE_STATES, ProviderRef
 
 __all__ = [
     "ACTIONS",
+    "ACTS",
+    "NOT_OURS",
     "SETTLED_S",
     "Hold",
+    "InstanceState",
     "NewNode",
     "NewProvider",
     "NodeView",
@@ -78,6 +82,7 @@ __all__ = [
     "ProviderRef",
     "Report",
     "accept_release",
+    "act_on_instance",
     "allocations_of",
     "apply",
     "appoint",
@@ -96,6 +101,7 @@ __all__ = [
     "get_provider",
     "give_back",
     "hold",
+    "instance_state",
     "keep",
     "lift_freeze",
     "list_freezes",

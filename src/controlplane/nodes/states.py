@@ -10,6 +10,12 @@ from typing import Any, Literal
 from controlplane.kit.states import State, StateTable
 
 ASIDE = frozenset({"quarantined", "maintenance"})
+ACTING = frozenset({"restarting", "stopping", "starting", "reinstalling", "rescuing"})
+"""A tenant's machine on which the tenant's action is under way."""
+TENANTS = ACTING | {"active", "stopped", "rescued"}
+"""Deployed for a tenant and not given back: whatever it is at, a release comes first."""
+DARK = frozenset({"restarting", "stopping", "stopped", "starting"})
+"""A tenant's machine that is without power because its tenant wants it so: what its controller says of it then is no news."""
 
 NODE_STATES = StateTable(
     kind="node",
@@ -22,7 +28,43 @@ NODE_STATES = StateTable(
         State(
             "deploying", "moving", frozenset({"active", "releasing"}), 2 * 3600, "releasing", says="Being made ready for a tenant."
         ),
-        State("active", "settled", frozenset({"releasing"}), says="A tenant's."),
+        State(
+            "active",
+            "settled",
+            frozenset({"restarting", "stopping", "reinstalling", "rescuing", "releasing"}),
+            says="A tenant's.",
+        ),
+        State("restarting", "moving", frozenset({"active", "releasing"}), 3600, "active", says="Being restarted for its tenant."),
+        State("stopping", "moving", frozenset({"stopped", "active", "releasing"}), 3600, "active", says="Being switched off."),
+        State(
+            "stopped",
+            "settled",
+            frozenset({"starting", "reinstalling", "rescuing", "releasing"}),
+            says="Its tenant's and switched off, at the tenant's wish or by an action that failed.",
+        ),
+        State("starting", "moving", frozenset({"active", "stopped", "releasing"}), 3600, "stopped", says="Being switched on."),
+        State(
+            "reinstalling",
+            "moving",
+            frozenset({"active", "stopped", "releasing"}),
+            2 * 3600,
+            "stopped",
+            says="Being made ready anew for the same tenant.",
+        ),
+        State(
+            "rescuing",
+            "moving",
+            frozenset({"rescued", "stopped", "releasing"}),
+            2 * 3600,
+            "stopped",
+            says="A rescue system is being started for its tenant.",
+        ),
+        State(
+            "rescued",
+            "settled",
+            frozenset({"starting", "stopping", "reinstalling", "releasing"}),
+            says="Its tenant's, in a rescue system.",
+        ),
         State(
             "releasing",
             "moving",
@@ -69,7 +111,7 @@ def ports_carry(state: str, step: str) -> Literal["network", "nothing", "changin
     """
     if step in PORT_STEPS.get(state, ()):
         return "changing"
-    return "network" if state in {"deploying", "active"} else "nothing"
+    return "network" if state == "deploying" or state in TENANTS else "nothing"
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,14 +10,14 @@ from sqlalchemy.orm import Session
 from controlplane.nodes import repository
 from controlplane.nodes.models import HealthReportRow
 from controlplane.nodes.reporting import Report, report
-from controlplane.nodes.states import Look, Watched
+from controlplane.nodes.states import DARK, Look, Watched
 
 EVERY_S = 60.0
 SOURCE = "bmc"
 DUE = text(
     """
     UPDATE nodes SET looked_at = cp_clock() WHERE id IN (
-      SELECT id FROM nodes WHERE access <> '{}'::jsonb AND state <> 'retired' AND sealed_next IS NULL
+      SELECT id FROM nodes WHERE access <> '{}'::jsonb AND state <> 'retired' AND state <> ALL(:dark) AND sealed_next IS NULL
         AND (looked_at IS NULL OR looked_at < cp_clock() - make_interval(secs => :every))
       ORDER BY looked_at NULLS FIRST, id LIMIT :limit FOR UPDATE SKIP LOCKED)
     RETURNING id, provider_id, access, sealed
@@ -28,9 +28,10 @@ DUE = text(
 def due_machines(session: Session, limit: int) -> list[Watched]:
     """
     Up to `limit` machines whose controllers were not looked at lately; they count as looked at, so nobody else looks too. Not those whose
-    password is being changed: a look with the wrong one counts against the account.
+    password is being changed: a look with the wrong one counts against the account; nor those that
+    their tenant has switched off: they are looked at when they run again.
     """
-    rows = session.execute(DUE, {"every": EVERY_S, "limit": limit}).all()
+    rows = session.execute(DUE, {"every": EVERY_S, "limit": limit, "dark": sorted(DARK)}).all()
     providers = repository.read_providers(session, [row.provider_id for row in rows])
     return [
         Watched(

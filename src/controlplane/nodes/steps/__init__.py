@@ -8,10 +8,10 @@ from typing import Any
 from controlplane.kit.outcome import Outcome
 from controlplane.nodes.states import NodeSnapshot
 from controlplane.nodes.steps import cleaning, deploying, enrolled, inspecting, qualifying, releasing
+from controlplane.nodes.steps.metal import acting, is_bare
 from controlplane.nodes.steps.metal import cleaning as metal_cleaning
 from controlplane.nodes.steps.metal import deploying as metal_deploying
 from controlplane.nodes.steps.metal import inspecting as metal_inspecting
-from controlplane.nodes.steps.metal import is_bare
 from controlplane.nodes.steps.metal import qualifying as metal_qualifying
 from controlplane.nodes.steps.metal import releasing as metal_releasing
 from controlplane.nodes.steps.metal.accounts import is_unsettled, settle
@@ -41,6 +41,11 @@ STEPS: Mapping[str, Callable[[Any, Any], Outcome]] = {
     "qualifying": _either(qualifying.qualify, metal_qualifying.qualify),
     "reserved": reserve,
     "deploying": _either(deploying.deploy, metal_deploying.deploy),
+    "restarting": acting.restart,
+    "stopping": acting.stop,
+    "starting": acting.start,
+    "reinstalling": acting.reinstall,
+    "rescuing": acting.rescue,
     "releasing": _either(releasing.release, metal_releasing.release),
     "cleaning": _either(cleaning.clean, metal_cleaning.clean),
 }

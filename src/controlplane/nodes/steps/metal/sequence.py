@@ -117,6 +117,11 @@ WORDS = {
     "closing": "The way from the host to its controller is locked.",
     "lock": "The way from the host to its controller is locked.",
     "unlock": "The way from the host to its controller is opened.",
+    "ask": "Its operating system is asked to shut down.",
+    "off": "Waits until its operating system has shut down.",
+    "drive": "Its virtual drive is made as it was when it was deployed.",
+    "source": "The boot device is chosen.",
+    "lit": "Waits until the power is on.",
 }
 
 
