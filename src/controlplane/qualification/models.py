@@ -241,6 +241,8 @@ class PolicyRow(Base):
     """Whether a node may be sold although one of them is not measured."""
     max_age_s: Mapped[int | None]
     """After this such a figure counts as not measured; none: never."""
+    burn_in: Mapped[list[Any] | None] = mapped_column(JSONB())
+    """[{name, required, limit_s, amount}] that a machine's own check runs; none: the usual ones."""
     version: Mapped[int]
     """Counted from 1; shown as ETag."""
     updated_by: Mapped[str]
