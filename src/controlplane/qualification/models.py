@@ -95,7 +95,7 @@ class MeasurementRow(Base):
     subject_key: Mapped[str]
     """The node's id; both ends of a pair in order; site and leaf; site, leaf and rail."""
     part: Mapped[str] = mapped_column(server_default="")
-    """The GPU, as `gpu3`; empty for the whole."""
+    """The GPU or device, as `gpu3`; empty for the whole."""
     node_id: Mapped[str | None] = mapped_column(ForeignKey("nodes.id"))
     """The node, or the first end of the pair."""
     peer_node_id: Mapped[str | None] = mapped_column(ForeignKey("nodes.id"))
@@ -162,7 +162,7 @@ class StandingRow(Base):
     subject_key: Mapped[str]
     """As in `measurements`."""
     part: Mapped[str]
-    """The GPU, as `gpu3`; empty for the whole."""
+    """The GPU or device, as `gpu3`; empty for the whole."""
     metric: Mapped[str]
     """Which figure."""
     node_id: Mapped[str | None] = mapped_column(ForeignKey("nodes.id"))
