@@ -144,34 +144,21 @@ def test_a_node_under_its_baseline_does_not_qualify_and_is_not_placed(world: Wor
     assert operations == [("node.requalify", "failed"), ("node.requalify", "succeeded")]
 
 
-def test_a_tools_own_word_counts(rack: Burning) -> None:
-    """A GPU that the burn calls faulty keeps the node out, without any baseline."""
-    rack.outputs[rack.ids[0]]["gpu_burn"] = burn(faulty=True)
+def test_bad_and_missing_outputs_keep_nodes_out(world: World) -> None:
+    """A GPU called faulty without a baseline, an output cut off or lost, a test that the machine says failed: each is put aside."""
+    rack = Burning(world, 5)
+    faulty, cut, lost, failed, _ = rack.ids
+    rack.outputs[faulty]["gpu_burn"] = burn(faulty=True)
+    rack.outputs[cut]["gpu_burn"] = "Burning for 60 seconds.\n"
+    del rack.outputs[lost]["gpu_burn"]
+    rack.said[failed]["gpu_burn"] = "failed"
     rack.settle()
-    state, reason = rack.node()
-    assert state == "quarantined"
-    assert "burn_passed of gpu1 is no; so says gpu-burn" in reason
-
-
-@pytest.mark.parametrize(
-    ("outputs", "said", "words"),
-    [
-        ({"gpu_burn": "Burning for 60 seconds.\n"}, {}, "Failed: gpu_burn."),
-        ({"gpu_burn": None}, {}, "Failed: gpu_burn."),
-        ({}, {"gpu_burn": "failed"}, "Failed: gpu_burn."),
-    ],
-)
-def test_a_test_without_a_readable_output_has_failed(
-    world: World, rack: Burning, outputs: dict[str, str | None], said: dict[str, str], words: str
-) -> None:
-    """Cut off, lost, or said to be bad by the machine: the node is put aside, and the ledger has nothing of it as passed."""
-    given = {**OUTPUTS, **outputs}
-    rack.outputs[rack.ids[0]] = {name: text for name, text in given.items() if text is not None}
-    rack.said[rack.ids[0]] |= said
-    rack.settle()
-    assert rack.node() == ("quarantined", words)
-    query = "SELECT verdict FROM standings WHERE node_id = :n AND tool = 'acceptance' AND metric = 'gpu_burn'"
-    assert world.rows(query, n=rack.ids[0]) == [("failed",)]
+    assert rack.states() == {"quarantined": 4, "available": 1}
+    assert "burn_passed of gpu1 is no; so says gpu-burn" in rack.node(0)[1]
+    assert {rack.node(number) for number in (1, 2, 3)} == {("quarantined", "Failed: gpu_burn.")}
+    query = "SELECT node_id, verdict FROM standings WHERE tool = 'acceptance' AND metric = 'gpu_burn'"
+    verdicts = {row.node_id: row.verdict for row in world.rows(query)}
+    assert {verdicts[one] for one in (cut, lost, failed)} == {"failed"}
 
 
 def test_the_policy_says_what_runs_and_what_cannot_be_done_without(world: World, rack: Burning) -> None:
