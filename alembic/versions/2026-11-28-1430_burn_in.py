@@ -2,7 +2,7 @@
 burn-in: which tests a check boot runs, and what became of each output
 
 Revision ID: e4a90c17d3b8
-Revises: b7c41d90e2a5
+Revises: c3e9a17d5b08
 """
 
 import sqlalchemy as sa
@@ -11,7 +11,7 @@ from sqlalchemy.dialects import postgresql
 from alembic import op
 
 revision = "e4a90c17d3b8"
-down_revision = "b7c41d90e2a5"
+down_revision = "c3e9a17d5b08"
 branch_labels = None
 depends_on = None
 
