@@ -65,7 +65,7 @@ def test_an_unreadable_output_is_refused_with_its_line(ledger: Ledger) -> None:
 
 REFUSED: list[tuple[str, dict[str, Any], dict[str, str], str]] = [
     ("gpu-burn", {"kind": "leaf", "site": SITE, "leaf": LEAF}, {}, "wrong_subject"),
-    ("ib_write_bw", {"kind": "node", "node_id": "@0"}, {}, "wrong_subject"),
+    ("ib_write_bw", {"kind": "leaf", "site": SITE, "leaf": LEAF}, {}, "wrong_subject"),
     ("nccl-tests", {"kind": "node", "node_id": "@0"}, {}, "wrong_collective"),
     ("gpu-burn", {"kind": "node", "node_id": "@0"}, {"collective": "all_reduce"}, "wrong_collective"),
     ("gpu-burn", {"kind": "node", "node_id": "nod_never"}, {}, "unknown_node"),

@@ -9,6 +9,7 @@ tenant's own), `run` (the service). All it knows stands in plan.json beside it; 
 from __future__ import annotations
 
 import grp
+import gzip
 import json
 import os
 import pwd
@@ -27,6 +28,7 @@ from typing import Any
 ROOT = Path(os.environ.get("BOOT_AGENT_ROOT", "/"))
 HOME = ROOT / "var/lib/boot-agent"
 CLOUD = ROOT / "run/cloud-init"
+OUTPUTS = HOME / "outputs"
 MEMORY = ROOT / "run/boot-agent"
 CONSOLE = ROOT / "var/log/cloud-init-output.log"
 HOOK = ROOT / "var/lib/cloud/scripts/per-instance/00-boot-agent"
@@ -202,6 +204,7 @@ def install(plan: dict[str, Any]) -> None:
         for old in ("scripts.json", "checks.jsonl", "applied.json"):
             if (HOME / old).exists():
                 (HOME / old).unlink()
+        shutil.rmtree(str(OUTPUTS), ignore_errors=True)
         lay_all(plan["files"])
         write_file(marker, plan["boot_id"].encode(), 0o600)
     agent = str(HOME / "agent.py")
@@ -246,7 +249,8 @@ def run_script(script: dict[str, Any], plan: dict[str, Any]) -> dict[str, Any]:
     write_file(text, script["text"].encode(), 0o700)
     write_file(line, b"", 0o600)
     shell = [BASH, "-c", STRICT, script["name"], str(line), str(text)] if Path(BASH).exists() else ["/bin/sh", "-e", str(text)]
-    told = {"BOOT_CHECKS": str(HOME / "checks.jsonl"), "BOOT_PURPOSE": plan["purpose"]}
+    OUTPUTS.mkdir(mode=0o700, exist_ok=True)
+    told = {"BOOT_CHECKS": str(HOME / "checks.jsonl"), "BOOT_OUTPUTS": str(OUTPUTS), "BOOT_PURPOSE": plan["purpose"]}
     with output.open("wb") as out:
         child = subprocess.Popen(  # noqa: S603 - our own script
             shell, stdin=subprocess.DEVNULL, stdout=out, stderr=out, env={**os.environ, **told}, cwd="/", start_new_session=True
@@ -365,6 +369,25 @@ def send_console(line: Line, plan: dict[str, Any]) -> None:
     write_json(MEMORY / "console.json", {"read": state["read"] + len(whole), "next": (answer or {}).get("next")})
 
 
+def send_outputs(line: Line) -> None:
+    """
+    Outputs that were whole when this began are at the other side, or are refused there for good; those that begin with a dot are neither
+    sent nor touched. Raises Refused, Unheard.
+    """
+    try:
+        ready = sorted(one for one in OUTPUTS.iterdir() if not one.name.startswith("."))
+    except OSError:
+        return
+    for path in ready:
+        try:
+            line.ask(f"outputs/{path.name}", gzip.compress(path.read_bytes(), mtime=0), "application/gzip")
+        except Refused as refusal:
+            if str(refusal) not in {"404", "409", "413", "422"}:
+                raise
+            print(f"boot-agent: {path.name} is refused: {refusal}", file=sys.stderr)  # noqa: T201 - the journal
+        path.replace(path.with_name(f".{path.name}.sent"))
+
+
 def report_until_heard(line: Line, plan: dict[str, Any]) -> bool:
     """
     Everything was reported and accepted; False when the other side does not want it.
@@ -374,6 +397,7 @@ def report_until_heard(line: Line, plan: dict[str, Any]) -> bool:
     while True:
         report = report_of(plan)
         try:
+            send_outputs(line)  # before a final report, which is made above and tells of no output that is not whole by now
             if report != said:
                 line.ask("report", json.dumps(report).encode())
                 said, pause_s, refusals = report, LOOK_S, 0

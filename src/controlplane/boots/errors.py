@@ -21,3 +21,12 @@ class WrongMachine(Conflict):
 
     code = "wrong_machine"
     title = "The token belongs to another machine"
+
+
+class OutputTaken(Conflict):
+    """
+    Another output of this test was taken from this boot before.
+    """
+
+    code = "output_taken"
+    title = "The test has another output already"

@@ -10,6 +10,7 @@ Source: cloud-init, "NoCloud" and "Phone Home"; Amazon EC2, "Instance metadata s
 
 import hashlib
 import json
+import re
 import time
 from dataclasses import dataclass, field
 from ipaddress import ip_network
@@ -29,7 +30,7 @@ from controlplane.kit.secrets import Sealer
 from controlplane.settings import Settings
 from controlplane.web.edge import Network, parse_address
 from controlplane.web.limits import Buckets, too_many
-from controlplane.web.machine import FORM, JSON, OCTETS, Lane, MachineCall, MachineLook, MachineReply, MachineRoutes
+from controlplane.web.machine import FORM, GZIP, JSON, OCTETS, Lane, MachineCall, MachineLook, MachineReply, MachineRoutes
 from controlplane.web.ranges import parse_wanted
 
 BOOT = "/v1/boot/{token}"
@@ -42,6 +43,7 @@ TTL_HEADER = "x-aws-ec2-metadata-token-ttl-seconds"
 TOKEN_HEADER = "x-aws-ec2-metadata-token"  # noqa: S105 - a header's name
 LONGEST_TTL_S = 21_600
 MOST_FIELDS = 32
+OUTPUT_NAME = re.compile(r"[a-z_]{1,40}(\.[A-Za-z0-9_-]{1,40})?", re.ASCII)
 
 routes = MachineRoutes()
 LANES = (Lane("/v1/boot/", routes, LARGEST_BODY_BYTES), Lane("/latest/", routes, LARGEST_BODY_BYTES))
@@ -202,6 +204,18 @@ def post_boot_report(call: MachineCall, boot_id: str) -> MachineReply:
     state, node_id = reporting.take_report(call.session, boot_id, told.boot_id, told.report())
     _nudge(call, node_id)
     return _said({"state": state})
+
+
+@routes.route("POST", BOOT + "/outputs/{name}", credential="boot_token", admit=by_token, takes=GZIP)
+def post_boot_output(call: MachineCall, boot_id: str) -> MachineReply:
+    """
+    What a test printed is read into the ledger; how many figures it had is answered, or why it could not be read.
+    """
+    name = call.request.path_params["name"]
+    if not OUTPUT_NAME.fullmatch(name):
+        raise NotFound
+    taken = reporting.take_output(call.session, boot_id, name, call.body)
+    return _said({"figures": taken.figures, "failure": taken.failure})
 
 
 @routes.route("POST", BOOT + "/console", credential="boot_token", admit=by_token, takes=OCTETS)

@@ -92,6 +92,8 @@ class BootRow(Base):
     """[{name, ok, detail, at}] in the order reported."""
     checks: Mapped[list[Any]] = mapped_column(JSONB(), server_default=text("'[]'::jsonb"))
     """What a wipe or check found: [{name, result, detail}]."""
+    burn_in: Mapped[list[Any]] = mapped_column(JSONB(), server_default=text("'[]'::jsonb"))
+    """What a check is to run: [{name, required, limit_s, amount}], as its policy was when the boot was made."""
     failure_code: Mapped[str] = mapped_column(server_default="")
     """Why it failed, by a stable code."""
     failure: Mapped[str] = mapped_column(server_default="")
@@ -129,5 +131,28 @@ class ConsolePieceRow(Base):
     """Whose boot."""
     data: Mapped[bytes] = mapped_column(LargeBinary())
     """As written, tokens taken out."""
+    at: Mapped[datetime] = mapped_column(server_default=CpClock())
+    """Database clock."""
+
+
+class BootOutputRow(Base):
+    """
+    What became of one output that a check sent; the output itself is read and not kept.
+    """
+
+    __tablename__ = "boot_outputs"
+
+    boot_id: Mapped[str] = mapped_column(ForeignKey("boots.id"), primary_key=True)
+    """Of which boot."""
+    name: Mapped[str] = mapped_column(primary_key=True)
+    """The test, with its part where it has several: `rdma_loopback.mlx5_0`."""
+    digest: Mapped[str]
+    """SHA-256 of the output, in hex."""
+    size_bytes: Mapped[int]
+    """How long it was."""
+    figures: Mapped[int]
+    """How many figures of it are in the ledger."""
+    failure: Mapped[str] = mapped_column(server_default="")
+    """Why it could not be read; empty when it was."""
     at: Mapped[datetime] = mapped_column(server_default=CpClock())
     """Database clock."""

@@ -4,20 +4,23 @@ What machines ask and say: seeds out, phone-homes and reports in. Whoever calls 
 Locks are taken as the lifecycle engine takes them, node first and boot after it.
 """
 
+import zlib
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
-from typing import Any
+from hashlib import sha256
+from typing import Any, cast
 
 from sqlalchemy import Row
 from sqlalchemy.orm import Session
 
 from controlplane.boots import repository
-from controlplane.boots.errors import BootSettled, WrongMachine
+from controlplane.boots.errors import BootSettled, OutputTaken, WrongMachine
 from controlplane.boots.seed import OWN, Content, Machine, own_scripts
 from controlplane.boots.service import append_console, facts_of, open_content
 from controlplane.boots.states import (
     SSH_KEY,
     BootLinks,
+    CheckOutput,
     NodeFile,
     Outcome,
     Report,
@@ -28,9 +31,11 @@ from controlplane.boots.states import (
     stages_of,
 )
 from controlplane.kit.clock import rfc3339
-from controlplane.kit.errors import NotFound
+from controlplane.kit.errors import FieldError, Invalid, NotFound
 from controlplane.kit.lifecycle import wake
 from controlplane.kit.secrets import Sealer
+from controlplane.qualification import service as qualification
+from controlplane.qualification.states import BurnName
 
 SETTLED = frozenset({"ready", "failed"})
 BRIEFLY = repository.BRIEF_ERRAND
@@ -41,6 +46,7 @@ FILES = repository.FILES_ERRAND
 """(version, files) of the boot's blueprint, files None at the version `known`: parameters `id` and `known`, one row at most."""
 NOTE_FETCHED = repository.FETCHED_ERRAND
 """The machine has taken its user-data: parameter `id`; only the first time counts."""
+LARGEST_OUTPUT_BYTES = 8 * 1024 * 1024
 KEY_KINDS = ("pub_key_ed25519", "pub_key_ecdsa", "pub_key_rsa")
 
 
@@ -59,7 +65,7 @@ def content_of(row: Any, sealer: Sealer, links: BootLinks) -> tuple[Content, Mac
     boot_id = row.id
     machine = Machine(boot_id, links.url(boot_id), row.purpose, facts_of(row), is_new=row.state == "made")
     if row.blueprint_id is None or row.sealed is None:
-        return Content(scripts=own_scripts(machine.purpose, machine.facts)), machine
+        return Content(scripts=own_scripts(machine.purpose, machine.facts, row.burn_in)), machine
     told, secret_files, scripts = open_content(sealer, row.blueprint_id, row.sealed)
     if machine.purpose == "rescue":
         return Content(login=told["login"], ssh_keys=tuple(told["ssh_keys"])), machine
@@ -146,6 +152,54 @@ def _settled(row: Row[Any], report: Report) -> str:
         if verdict.ready != (row.state == "ready"):
             raise BootSettled(f"The boot is {row.state}; this report changes nothing.", state=row.state)
     return str(row.state)
+
+
+def take_output(session: Session, boot_id: str, name: str, packed: bytes) -> CheckOutput:
+    """
+    What the test printed on the boot's node is in the ledger; an output that cannot be read is the test's failure and is on record.
+    `name` is the test, with a dot and its part where it has several; `packed` the output, gzipped. The same output again changes nothing.
+
+    Raises: NotFound for tests that the boot does not run, Invalid for what is not gzip or too long, OutputTaken for another output of a
+    test, BootSettled after the final report.
+    """
+    row = _known(repository.find_known(session, boot_id))
+    test, _, part = name.partition(".")
+    if test not in {one["name"] for one in row.burn_in}:
+        raise NotFound
+    raw = _unpacked(packed)
+    wake(session, "nodes", [row.node_id])
+    row = _known(repository.find_known(session, boot_id, lock=True))
+    digest = sha256(raw).hexdigest()
+    known = repository.find_output(session, boot_id, name)
+    if known is not None:
+        if known.digest != digest:
+            raise OutputTaken("This test of this boot has sent another output.")
+        return CheckOutput(name, known.figures, known.failure, row.now)
+    if row.state in SETTLED:
+        raise BootSettled(f"The boot is {row.state}; what comes now changes nothing.", state=row.state)
+    text = hide_tokens(raw.decode("utf-8", "replace"))
+    read = qualification.record_test(session, row.node_id, boot_id, cast("BurnName", test), part, text)
+    failure = hide_tokens(read.failure)[:1000]
+    values = {"digest": digest, "size_bytes": len(raw), "figures": read.figures, "failure": failure}
+    repository.add_output(session, boot_id, name, values)
+    return CheckOutput(name, read.figures, failure, row.now)
+
+
+def _unpacked(packed: bytes) -> bytes:
+    """
+    The one whole gzip member that these bytes are. Raises Invalid.
+    """
+    stream = zlib.decompressobj(zlib.MAX_WBITS | 16)
+    try:
+        raw = stream.decompress(packed, LARGEST_OUTPUT_BYTES + 1)
+    except zlib.error:
+        raw = b""
+    if len(raw) > LARGEST_OUTPUT_BYTES:
+        words = f"An output has at most {LARGEST_OUTPUT_BYTES} bytes."
+        raise Invalid(words, errors=[FieldError("body", "too_long", words)])
+    if not stream.eof or stream.unused_data:
+        raise Invalid("The body is not gzip.", errors=[FieldError("body", "invalid_gzip", "Send one whole gzip member.")])
+    return raw
 
 
 def take_console(session: Session, boot_id: str, data: bytes, offset: int | None) -> int:

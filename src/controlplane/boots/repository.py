@@ -17,7 +17,7 @@ KNOWN = "b.state <> 'ended' AND (b.state = 'ready' OR b.expires_at > cp_clock())
 """A boot that its machine may still speak of; every other one is answered like one that never was."""
 COLUMNS = """
 b.id, b.node_id, b.tenant_id, b.purpose, b.state, b.facts, host(b.address) AS address, b.stages, b.phoned_at, b.blueprint_id,
-b.console_bytes, b.console_pieces, b.applied_version, b.apply_failure, cp_clock() AS now
+b.console_bytes, b.console_pieces, b.applied_version, b.apply_failure, b.burn_in, cp_clock() AS now
 """
 
 
@@ -42,11 +42,11 @@ END_OF_NODES = text(
 ).bindparams(bindparam("nodes", expanding=True))
 ADD = text(
     """
-    INSERT INTO boots (id, node_id, allocation_id, tenant_id, blueprint_id, purpose, facts, address, expires_at)
-    SELECT n.id, n.node_id, n.allocation_id, n.tenant_id, n.blueprint_id, n.purpose, n.facts, CAST(n.address AS inet),
+    INSERT INTO boots (id, node_id, allocation_id, tenant_id, blueprint_id, purpose, facts, address, burn_in, expires_at)
+    SELECT n.id, n.node_id, n.allocation_id, n.tenant_id, n.blueprint_id, n.purpose, n.facts, CAST(n.address AS inet), n.burn_in,
       cp_clock() + make_interval(secs => n.within_s)
     FROM jsonb_to_recordset(CAST(:boots AS jsonb)) AS n(id text, node_id text, allocation_id text, tenant_id text, blueprint_id text,
-      purpose text, facts jsonb, address text, within_s double precision)
+      purpose text, facts jsonb, address text, burn_in jsonb, within_s double precision)
     LEFT JOIN blueprints p ON p.id = n.blueprint_id
     WHERE n.blueprint_id IS NULL OR (p.id IS NOT NULL AND (p.tenant_id IS NULL OR p.tenant_id = n.tenant_id))
     RETURNING id
@@ -101,7 +101,9 @@ def reopen_last_good(session: Session, node_id: str, allocation_id: str) -> str 
 VIEWS = """
 SELECT b.id, b.node_id, b.purpose, b.state, b.stages, b.failure_code, b.failure, b.checks, b.created_at, b.expires_at, b.fetched_at,
   b.phoned_at, b.ready_at, b.ended_at, b.host_keys, b.applied_version, b.apply_failure, b.allocation_id, b.tenant_id,
-  b.console_bytes, coalesce(p.version, 0) AS version,
+  b.console_bytes, b.burn_in, coalesce(p.version, 0) AS version,
+  coalesce((SELECT jsonb_agg(jsonb_build_object('name', o.name, 'figures', o.figures, 'failure', o.failure, 'at', o.at) ORDER BY o.name)
+    FROM boot_outputs o WHERE o.boot_id = b.id), '[]'::jsonb) AS outputs,
   b.state IN ('made', 'fetched', 'reporting') AND b.expires_at <= cp_clock() AS late
 FROM boots b LEFT JOIN blueprints p ON p.id = b.blueprint_id
 """
@@ -258,6 +260,29 @@ def write_applied(session: Session, boot_id: str, version: int, failure: str) ->
     The machine has this version of the files.
     """
     session.execute(APPLIED, {"id": boot_id, "version": version, "failure": failure})
+
+
+OUTPUT = text("SELECT digest, figures, failure FROM boot_outputs WHERE boot_id = :id AND name = :name")
+ADD_OUTPUT = text(
+    """
+    INSERT INTO boot_outputs (boot_id, name, digest, size_bytes, figures, failure)
+    VALUES (:id, :name, :digest, :size_bytes, :figures, :failure)
+    """
+)
+
+
+def find_output(session: Session, boot_id: str, name: str) -> Row[Any] | None:
+    """
+    (digest, figures, failure) of the boot's output by this name; None when none came.
+    """
+    return session.execute(OUTPUT, {"id": boot_id, "name": name}).one_or_none()
+
+
+def add_output(session: Session, boot_id: str, name: str, values: Mapping[str, Any]) -> None:
+    """
+    What became of the output is on record.
+    """
+    session.execute(ADD_OUTPUT, {"id": boot_id, "name": name, **values})
 
 
 ADD_PIECE = text(

@@ -34,6 +34,17 @@ class StageOut(Out):
     at: Moment = Field(description="When it was reported.", examples=["2026-03-01T10:00:00Z"])
 
 
+class CheckOutputOut(Out):
+    """
+    What became of one output that a check sent.
+    """
+
+    name: str = Field(description="The test, with its part where it has several.", examples=["rdma_loopback.mlx5_0"])
+    figures: int = Field(description="How many figures of it are in the ledger, under the boot's id as the run.", examples=[33])
+    failure: str = Field(description="Why it could not be read; empty when it was.", examples=[""])
+    at: Moment = Field(description="When it came.", examples=["2026-03-01T10:20:00Z"])
+
+
 class BootOut(Out):
     """
     One boot of a node.
@@ -47,6 +58,7 @@ class BootOut(Out):
     failure: str = Field(description="The same in words.", examples=["The script munge failed at line 3."])
     stages: list[StageOut] = Field(description="What was reported so far, in order.")
     checks: list[Condition] = Field(description="What a wipe or check found.")
+    outputs: list[CheckOutputOut] = Field(description="What tools printed in a check, as far as it came.")
     version: int = Field(description="Version of the files that it should have; 0 where there are none.", examples=[2])
     applied_version: int = Field(description="Version of the files that it reported; 0 before.", examples=[2])
     apply_failure: str = Field(description="What of that version could not be written.", examples=[""])

@@ -17,6 +17,7 @@ Ours come last because the later part decides how it is merged: `merge_how` in t
 import base64
 import hashlib
 import json
+import shlex
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
@@ -115,19 +116,23 @@ class Seed:
         return made if self.network_config is None else {**made, "network-config": self.network_config}
 
 
-OWN: Mapping[Purpose, float] = {"wipe": 12 * 3600.0, "check": 2 * 3600.0}
-"""Purposes of our own, whose one script has their name and may take so many seconds."""
+OWN: Mapping[Purpose, float] = {"wipe": 12 * 3600.0, "check": 900.0}
+"""Purposes of our own, whose one script has their name and may take so many seconds, a check besides what its tests may take."""
 
 
-def own_scripts(purpose: Purpose, facts: Facts) -> tuple[Script, ...]:
+def own_scripts(purpose: Purpose, facts: Facts, burn_in: Sequence[Mapping[str, Any]] = ()) -> tuple[Script, ...]:
     """
-    What a boot without a blueprint runs: for a wipe or a check our own script, told what the operator knows of the machine.
+    What a boot without a blueprint runs: for a wipe or a check our own script, told what the operator knows of the machine and, for a
+    check, which tests it runs: a line `name limit_s amount` for each. It may take as long as they may, and as long as it may without.
     """
     if purpose not in OWN:
         return ()
     known = f"EXPECTED_GPUS={int(facts.tags.get('gpus', '0'))}\nDISKLESS={'yes' if facts.tags.get('diskless') == 'yes' else 'no'}\n"
+    if purpose == "check":
+        tests = (f"{one['name']} {int(one['limit_s'])} {int(one['amount'])}" for one in burn_in)
+        known += "BURN_IN=" + shlex.quote("\n".join(tests)) + "\n"
     text = (files("controlplane.boots") / "scripts" / f"{purpose}.sh").read_text(encoding="utf-8")
-    return (Script(purpose, known + text, OWN[purpose]),)
+    return (Script(purpose, known + text, OWN[purpose] + sum(float(one["limit_s"]) for one in burn_in)),)
 
 
 def render(content: Content, machine: Machine) -> Seed:

@@ -6,6 +6,7 @@ import json
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
+from datetime import datetime
 from typing import Any, cast
 
 from sqlalchemy import Row
@@ -17,6 +18,7 @@ from controlplane.boots.states import (
     PURPOSES,
     SSH_KEY,
     BootView,
+    CheckOutput,
     Facts,
     NewBlueprint,
     NewBoot,
@@ -279,6 +281,8 @@ def _view(row: Row[Any]) -> BootView:
         version=row.version,
         applied_version=row.applied_version,
         apply_failure=row.apply_failure,
+        burn_in=tuple(row.burn_in),
+        outputs=tuple(CheckOutput(**one | {"at": datetime.fromisoformat(one["at"])}) for one in row.outputs),
     )
 
 

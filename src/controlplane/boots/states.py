@@ -54,7 +54,8 @@ class NodeFile:
 class Script:
     """
     A shell script that ends at its first failing line. What it finds it appends to the file `$BOOT_CHECKS`, as one line of JSON each:
-    {"name": …, "result": "passed" | "failed" | "not_measured", "detail": …}. `$BOOT_PURPOSE` says what the boot is for.
+    {"name": …, "result": "passed" | "failed" | "not_measured", "detail": …}. Whole outputs of tools it puts as files into the folder
+    `$BOOT_OUTPUTS`, by their final names only once they are whole. `$BOOT_PURPOSE` says what the boot is for.
     """
 
     name: str
@@ -131,6 +132,24 @@ class NewBoot:
     """Whose."""
     blueprint_id: str | None = None
     """What it is to be."""
+    burn_in: tuple[Mapping[str, Any], ...] = ()
+    """What a check is to run: {name, required, limit_s, amount} each."""
+
+
+@dataclass(frozen=True, slots=True)
+class CheckOutput:
+    """
+    What became of one output that a check sent.
+    """
+
+    name: str
+    """The test, with its part where it has several."""
+    figures: int
+    """How many figures of it are in the ledger."""
+    failure: str
+    """Why it could not be read; empty when it was."""
+    at: datetime
+    """When it came."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -189,6 +208,10 @@ class BootView:
     """Version of the files that the machine reported; 0 before."""
     apply_failure: str
     """What of that version could not be written."""
+    burn_in: tuple[Mapping[str, Any], ...] = ()
+    """What a check was to run: {name, required, limit_s, amount} each."""
+    outputs: tuple[CheckOutput, ...] = ()
+    """What it sent of that."""
 
 
 @dataclass(frozen=True, slots=True)

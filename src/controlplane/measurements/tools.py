@@ -62,7 +62,7 @@ TOOLS: Final[Mapping[ToolName, Tool]] = {
     "dcgmi diag": Tool(dcgm.TOOL, _NODE, _dcgm),
     "gpu-burn": Tool(burn.TOOL, _NODE, lambda text, _: parse_burn(text)),
     "HPL": Tool(linpack.TOOL, _ANY, lambda text, _: parse_linpack(text)),
-    "ib_write_bw": Tool(perftest.TOOL, frozenset({"pair"}), lambda text, _: parse_write_bandwidth(text)),
+    "ib_write_bw": Tool(perftest.TOOL, frozenset({"node", "pair"}), lambda text, _: parse_write_bandwidth(text)),
     "nvidia-smi": Tool(smi.TOOL, _NODE, _smi),
 }
 

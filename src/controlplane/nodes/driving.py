@@ -3,6 +3,7 @@ What the lifecycle engine asks of this room: snapshots for steps, and what an ou
 """
 
 from collections.abc import Mapping, Sequence
+from dataclasses import asdict
 from typing import Any
 
 from sqlalchemy import bindparam, func, insert, select, update
@@ -137,6 +138,7 @@ BARE = (
         NodeRow.id,
         NodeRow.address,
         NodeRow.gpus,
+        NodeRow.instance_type,
         NodeRow.allocation_id,
         AllocationRow.tenant_id,
         AllocationRow.instance_id,
@@ -155,14 +157,16 @@ def _begin_boots(session: Session, state: str, node_ids: Sequence[str]) -> None:
     rows = session.execute(BARE.where(NodeRow.id.in_(node_ids), NodeRow.access != {})).all()
     if not rows:
         return
-    wanted = [_new_boot(row, BOOTS[state], NODE_STATES.by_name[state].longest_stay_s or 0.0) for row in rows]
+    purpose, within_s = BOOTS[state], NODE_STATES.by_name[state].longest_stay_s or 0.0
+    tests = qualification.tests_of(session, {row.instance_type for row in rows}) if purpose == "check" else {}
+    wanted = [_new_boot(row, purpose, within_s, tests.get(row.instance_type, ())) for row in rows]
     begun = boots.begin_many(session, wanted)
     table = NodeRow.__table__
     noted = update(table).where(table.c.id == bindparam("node")).values(boot_id=bindparam("boot"))  # type: ignore[arg-type]
     session.connection().execute(noted, [{"node": node_id, "boot": boot_id} for node_id, boot_id in begun.items()])
 
 
-def _new_boot(row: Any, purpose: boots.Purpose, within_s: float) -> boots.NewBoot:
+def _new_boot(row: Any, purpose: boots.Purpose, within_s: float, tests: Sequence[qualification.BurnTest]) -> boots.NewBoot:
     tenants = purpose in {"deploy", "rescue"}
     name = (row.instance_id if tenants else row.id).replace("_", "-")
     return boots.NewBoot(
@@ -173,6 +177,7 @@ def _new_boot(row: Any, purpose: boots.Purpose, within_s: float) -> boots.NewBoo
         allocation_id=row.allocation_id if tenants else None,
         tenant_id=row.tenant_id if tenants else None,
         blueprint_id=row.blueprint_id if tenants else None,
+        burn_in=tuple(asdict(one) for one in tests),
     )
 
 

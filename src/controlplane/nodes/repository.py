@@ -114,6 +114,9 @@ def _read_boots(session: Session, boot_ids: Sequence[str]) -> dict[str, Boot]:
     if not boot_ids:
         return {}
     now = session.execute(select(CpClock())).scalar_one()
+    found = boots.views(session, boot_ids)
+    measured = [one.id for one in found.values() if one.outputs and one.state == "ready"]
+    under = qualification.failures_of(session, measured) if measured else {}
     return {
         one.id: Boot(
             id=one.id,
@@ -122,8 +125,11 @@ def _read_boots(session: Session, boot_ids: Sequence[str]) -> dict[str, Boot]:
             ready_at=one.ready_at,
             failure=f"{one.failure_code}: {one.failure}" if one.failure_code else "",
             checks=tuple({key: str(value) for key, value in check.items()} for check in one.checks),
+            burn_in={str(test["name"]): bool(test["required"]) for test in one.burn_in},
+            outputs=tuple((output.name.partition(".")[0], output.failure) for output in one.outputs),
+            under=under.get(one.id, ()),
         )
-        for one in boots.views(session, boot_ids).values()
+        for one in found.values()
     }
 
 

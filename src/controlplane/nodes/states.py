@@ -346,6 +346,12 @@ class Boot:
     """Stable code and words of what went wrong."""
     checks: tuple[dict[str, str], ...] = ()
     """What a check or wipe boot reported: [{name, result, detail}]."""
+    burn_in: Mapping[str, bool] = field(default_factory=dict)
+    """The tests of a check, each with whether the node may not do without it."""
+    outputs: tuple[tuple[str, str], ...] = ()
+    """(test, why its output cannot be used), the latter empty where it can; of each output that came."""
+    under: tuple[str, ...] = ()
+    """What tools measured in this boot that is not good enough, in words."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -95,7 +95,7 @@ class MeasurementRow(Base):
     subject_key: Mapped[str]
     """The node's id; both ends of a pair in order; site and leaf; site, leaf and rail."""
     part: Mapped[str] = mapped_column(server_default="")
-    """The GPU, as `gpu3`; empty for the whole."""
+    """The GPU or device, as `gpu3`; empty for the whole."""
     node_id: Mapped[str | None] = mapped_column(ForeignKey("nodes.id"))
     """The node, or the first end of the pair."""
     peer_node_id: Mapped[str | None] = mapped_column(ForeignKey("nodes.id"))
@@ -162,7 +162,7 @@ class StandingRow(Base):
     subject_key: Mapped[str]
     """As in `measurements`."""
     part: Mapped[str]
-    """The GPU, as `gpu3`; empty for the whole."""
+    """The GPU or device, as `gpu3`; empty for the whole."""
     metric: Mapped[str]
     """Which figure."""
     node_id: Mapped[str | None] = mapped_column(ForeignKey("nodes.id"))
@@ -241,6 +241,8 @@ class PolicyRow(Base):
     """Whether a node may be sold although one of them is not measured."""
     max_age_s: Mapped[int | None]
     """After this such a figure counts as not measured; none: never."""
+    burn_in: Mapped[list[Any] | None] = mapped_column(JSONB())
+    """[{name, required, limit_s, amount}] that a machine's own check runs; none: the usual ones."""
     version: Mapped[int]
     """Counted from 1; shown as ETag."""
     updated_by: Mapped[str]

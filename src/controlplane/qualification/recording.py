@@ -115,6 +115,8 @@ class Output:
     """The caller's name of the run; empty: a new one."""
     taken_at: datetime | None = None
     """When it was taken; None: now."""
+    part: str = ""
+    """The device that the figures of the whole are of, where a run has an output for each; else empty."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -164,13 +166,15 @@ def record_output(session: Session, output: Output) -> Recorded:
         where = FieldError("body.output", "unreadable_output", str(error))
         raise UnreadableMeasurement(f"{error}.", errors=[where], line=error.line) from None
     figures = tuple(
-        Figure(one.name, one.value, one.unit, "" if one.subject.gpu_index is None else f"gpu{one.subject.gpu_index}")
+        Figure(one.name, one.value, one.unit, output.part if one.subject.gpu_index is None else f"gpu{one.subject.gpu_index}")
         for one in found
     )
     digest = sha256(output.text.encode("utf-8", "surrogatepass")).hexdigest()
     run_id = output.run_id or new_id("run")
     added = record_readings(session, [Reading(output.subject, output.tool, run_id, digest, output.taken_at, figures)])
     rows = repository.of_run(session, run_id, output.tool, output.subject.key, (one.metric for one in figures))
+    if output.part:
+        rows = [row for row in rows if row.part == output.part]
     if any(row.digest != digest for row in rows):
         raise RunRecorded(f"Run {run_id} has other figures of this subject; name a new run.", run_id=run_id)
     return Recorded(run_id, len(added), tuple(rows))

@@ -4,10 +4,11 @@ Every statement on the ledger. Nodes are a higher room's rows; the foreign keys 
 
 import json
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict
 from datetime import datetime
 from typing import Any, Final
 
-from sqlalchemy import Row, and_, func, or_, select, text
+from sqlalchemy import Row, and_, func, null, or_, select, text
 from sqlalchemy.dialects.postgresql import insert
 from sqlalchemy.orm import Session
 
@@ -15,7 +16,7 @@ from controlplane.kit.clock import CpClock
 from controlplane.kit.paging import Page, PageAsk, fetch_page
 from controlplane.measurements.suspects import PairResult
 from controlplane.qualification.models import BaselineRow, MeasurementRow, NodeQualificationRow, PolicyRow, StandingRow
-from controlplane.qualification.states import Baseline, BaselineFilter, MeasurementFilter, NodeFact, Policy, Stand
+from controlplane.qualification.states import Baseline, BaselineFilter, BurnTest, MeasurementFilter, NodeFact, Policy, Stand
 
 REFUSAL_JOINS: Final = """
     LEFT JOIN node_qualifications q ON q.node_id = n.id
@@ -198,6 +199,23 @@ def of_run(session: Session, run_id: str, tool: str, subject_key: str, metrics: 
     return list(session.scalars(query.order_by(MeasurementRow.metric, MeasurementRow.part)))
 
 
+FAILURES = text(
+    """
+    SELECT m.run_id, m.tool, m.metric, m.part, m.value, m.unit, b.comparison, b.value AS limit
+    FROM measurements m LEFT JOIN baselines b ON b.id = m.baseline_id AND b.version = m.baseline_version
+    WHERE m.run_id = ANY(CAST(:runs AS text[])) AND m.verdict = 'failed' AND m.judged_by <> 'provider'
+    ORDER BY m.run_id, m.metric, m.part
+    """
+)
+
+
+def failures_of(session: Session, run_ids: Iterable[str]) -> Sequence[Row[Any]]:
+    """
+    (run_id, tool, metric, part, value, unit, comparison, limit) of all that failed in these runs by a baseline or a tool's own word.
+    """
+    return session.execute(FAILURES, {"runs": sorted(set(run_ids))}).all()
+
+
 Place = tuple[str, str, str, str]
 """Subject kind and key, part and metric."""
 STANDINGS = text(
@@ -361,7 +379,14 @@ def policy_of(row: PolicyRow) -> Policy:
     The plain value of a row.
     """
     return Policy(
-        row.instance_type, tuple(row.required), row.sell_not_measured, row.max_age_s, row.version, row.updated_by, row.updated_at
+        row.instance_type,
+        tuple(row.required),
+        row.sell_not_measured,
+        row.max_age_s,
+        row.version,
+        row.updated_by,
+        row.updated_at,
+        None if row.burn_in is None else tuple(BurnTest(**one) for one in row.burn_in),
     )
 
 
@@ -381,6 +406,7 @@ def put_policy(session: Session, new: Policy) -> None:
         "required": list(new.required),
         "sell_not_measured": new.sell_not_measured,
         "max_age_s": new.max_age_s,
+        "burn_in": null() if new.burn_in is None else [asdict(one) for one in new.burn_in],
         "version": new.version,
         "updated_by": new.updated_by,
         "updated_at": CpClock(),

@@ -365,7 +365,14 @@ def put_qualification_policy(call: Call, instance_type: str, body: PolicyPut) ->
     nothing changes. `If-Match: "0"` sets the first one.
     """
     call.audit_target = instance_type
-    new = service.Policy(instance_type, tuple(body.required), body.sell_not_measured, body.max_age_s, updated_by=call.principal.id)
+    new = service.Policy(
+        instance_type,
+        tuple(body.required),
+        body.sell_not_measured,
+        body.max_age_s,
+        updated_by=call.principal.id,
+        burn_in=body.tests(),
+    )
     done, impact = service.put_policy(call.session, new, call.check_version)
     return Reply(PolicySet.done(done, impact), etag=done.version)
 

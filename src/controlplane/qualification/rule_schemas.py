@@ -2,6 +2,7 @@
 Baselines and policies on the wire. All of it is for operators.
 """
 
+from dataclasses import asdict
 from typing import Annotated, Any, Literal
 
 from fastapi import Query
@@ -10,7 +11,8 @@ from pydantic import AfterValidator, Field, StringConstraints, model_validator
 from controlplane.measurements.figures import Unit
 from controlplane.measurements.tools import LARGEST_VALUE, SubjectKind
 from controlplane.qualification.schemas import Place, TextFilter
-from controlplane.qualification.service import Baseline, Impact, Policy
+from controlplane.qualification.service import Baseline, BurnTest, Impact, Policy
+from controlplane.qualification.states import BURN_KINDS, LONGEST_BURN_IN_S, BurnName
 from controlplane.web.schemas import Body, Moment, Out, check_text
 
 MOST_NODES = 500
@@ -149,6 +151,41 @@ def _baseline(one: Baseline) -> dict[str, Any]:
     return values | {"gpu_model": one.scope_name if by_model else None, "instance_type": None if by_model else one.scope_name}
 
 
+class BurnTestIn(Body):
+    """
+    One test of a machine's own check.
+    """
+
+    name: BurnName = Field(description=f"Which one: {', '.join(BURN_KINDS)}.", examples=["gpu_burn"])
+    limit_s: int = Field(ge=10, le=LONGEST_BURN_IN_S, description="Seconds it may take; then it has failed.", examples=[900])
+    required: bool = Field(
+        default=False, description="Whether a machine on which it cannot be run has failed its check.", examples=[True]
+    )
+    amount: int = Field(
+        default=0, ge=0, le=7200, description="gpu_burn: seconds; gpu_diagnosis: level, 1 to 4; others: 0.", examples=[600]
+    )
+
+    @model_validator(mode="after")
+    def _fits_its_kind(self) -> "BurnTestIn":
+        kind = BURN_KINDS[self.name]
+        if not kind.least <= self.amount <= kind.most:
+            raise ValueError(f"the amount of {self.name} is {kind.least} to {kind.most}")
+        if self.name == "gpu_burn" and self.amount >= self.limit_s:
+            raise ValueError("a burn is over before its limit")
+        return self
+
+
+class BurnTestOut(Out):
+    """
+    One test of a machine's own check.
+    """
+
+    name: str = Field(description="Which one.", examples=["gpu_burn"])
+    limit_s: int = Field(description="Seconds it may take; then it has failed.", examples=[900])
+    required: bool = Field(description="Whether a machine on which it cannot be run has failed its check.", examples=[True])
+    amount: int = Field(description="gpu_burn: seconds; gpu_diagnosis: level; others: 0.", examples=[600])
+
+
 class PolicyPut(Body):
     """
     What must be known of nodes of the type before they may be sold.
@@ -163,12 +200,26 @@ class PolicyPut(Body):
     max_age_s: Annotated[int, Field(ge=60, le=315_360_000)] | None = Field(
         default=None, description="After this a required figure counts as not measured; null: never.", examples=[2_592_000]
     )
+    burn_in: Annotated[list[BurnTestIn], Field(max_length=len(BURN_KINDS))] | None = Field(
+        default=None, description="What a machine's own check runs, in this order; null: the usual tests.", examples=[None]
+    )
 
     @model_validator(mode="after")
     def _each_once(self) -> "PolicyPut":
         if len(set(self.required)) != len(self.required):
             raise ValueError("a figure is required once")
+        tests = self.burn_in or []
+        if len({one.name for one in tests}) != len(tests):
+            raise ValueError("a test is run once")
+        if sum(one.limit_s for one in tests) > LONGEST_BURN_IN_S:
+            raise ValueError(f"the limits of all tests together are at most {LONGEST_BURN_IN_S} s")
         return self
+
+    def tests(self) -> tuple[BurnTest, ...] | None:
+        """
+        The tests as the service takes them.
+        """
+        return None if self.burn_in is None else tuple(BurnTest(**one.model_dump()) for one in self.burn_in)
 
 
 class PolicyOut(Out):
@@ -182,6 +233,9 @@ class PolicyOut(Out):
         description="Whether a node may be sold although a required figure is not measured.", examples=[False]
     )
     max_age_s: int | None = Field(description="After this a required figure counts as not measured.", examples=[2_592_000])
+    burn_in: list[BurnTestOut] | None = Field(
+        description="What a machine's own check runs, in this order; null: the usual tests.", examples=[None]
+    )
     version: int = Field(description="0 where nobody has set one; also the ETag.", examples=[1])
     updated_by: str = Field(description="Who set it; empty where nobody has.", examples=["prn_01k5x7p3r8w2v6t9q4n0m1c2d3"])
     updated_at: Moment | None = Field(description="When; null where nobody has.", examples=["2026-03-01T10:00:00Z"])
@@ -210,4 +264,6 @@ class PolicySet(PolicyOut):
 
 
 def _policy(one: Policy) -> dict[str, Any]:
-    return {name: getattr(one, name) for name in Policy.__dataclass_fields__} | {"required": list(one.required)}
+    burn_in = None if one.burn_in is None else [BurnTestOut(**asdict(test)) for test in one.burn_in]
+    plain = {name: getattr(one, name) for name in Policy.__dataclass_fields__}
+    return plain | {"required": list(one.required), "burn_in": burn_in}

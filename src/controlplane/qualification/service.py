@@ -9,6 +9,7 @@ from sqlalchemy.orm import Session
 from controlplane.kit.errors import NotFound
 from controlplane.kit.paging import Page, PageAsk
 from controlplane.qualification import repository
+from controlplane.qualification.burning import BurnRead, failures_of, record_test, tests_of
 from controlplane.qualification.models import MeasurementRow, NodeQualificationRow, StandingRow
 from controlplane.qualification.recording import Change, NodeChecks, Output, Recorded, record_checks, record_output
 from controlplane.qualification.repository import REFUSAL, REFUSAL_JOINS
@@ -21,13 +22,15 @@ from controlplane.qualification.ruling import (
     set_baseline,
     withdraw_baseline,
 )
-from controlplane.qualification.states import Baseline, BaselineFilter, MeasurementFilter, Policy, Subject
+from controlplane.qualification.states import Baseline, BaselineFilter, BurnTest, MeasurementFilter, Policy, Subject
 
 __all__ = [
     "REFUSAL",
     "REFUSAL_JOINS",
     "Baseline",
     "BaselineFilter",
+    "BurnRead",
+    "BurnTest",
     "Change",
     "Impact",
     "MeasurementFilter",
@@ -37,6 +40,7 @@ __all__ = [
     "Recorded",
     "Subject",
     "change_baseline",
+    "failures_of",
     "get_baseline",
     "get_measurement",
     "get_node_qualification",
@@ -52,8 +56,10 @@ __all__ = [
     "put_policy",
     "record_checks",
     "record_output",
+    "record_test",
     "refusals",
     "set_baseline",
+    "tests_of",
     "withdraw_baseline",
 ]
 

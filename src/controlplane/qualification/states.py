@@ -10,13 +10,14 @@ from typing import Literal
 from controlplane.measurements.figures import NODE, Measurement, Unit
 from controlplane.measurements.thresholds import Baseline as Threshold
 from controlplane.measurements.thresholds import judge
-from controlplane.measurements.tools import SubjectKind, own_baseline
+from controlplane.measurements.tools import SubjectKind, ToolName, own_baseline
 from controlplane.measurements.trends import Limit
 
 Verdict = Literal["passed", "failed", "not_measured", "not_judged"]
 """`not_judged`: there is a value, and nothing that says what is good enough."""
 JudgedBy = Literal["baseline", "tool", "provider", "nothing"]
 Comparison = Literal["at_least", "at_most"]
+BurnName = Literal["gpu_state", "gpu_diagnosis", "gpu_burn", "gpu_collectives", "linpack", "rdma_loopback"]
 ScopeKind = Literal["gpu_model", "instance_type"]
 Refusal = Literal["", "below_baseline", "not_measured"]
 
@@ -234,6 +235,58 @@ def judgement_of(tool: str, metric: str, value: float | None, unit: Unit, baseli
 
 
 @dataclass(frozen=True, slots=True)
+class BurnTest:
+    """
+    One test of a machine's own check.
+    """
+
+    name: BurnName
+    """Which one."""
+    limit_s: int
+    """Seconds it may take; then it is ended and has failed."""
+    required: bool = False
+    """Whether a machine that cannot run it has failed its check."""
+    amount: int = 0
+    """The seconds of a burn, the level of a diagnosis; of no meaning for others."""
+
+
+@dataclass(frozen=True, slots=True)
+class BurnKind:
+    """
+    What a test runs, and what may be asked of it.
+    """
+
+    tool: ToolName
+    """Who reads its output."""
+    collective: str = ""
+    """For nccl-tests."""
+    least: int = 0
+    """Of the amount."""
+    most: int = 0
+    """Of the amount; 0 where it has none."""
+
+
+BURN_KINDS: Mapping[BurnName, BurnKind] = {
+    "gpu_state": BurnKind("nvidia-smi"),
+    "gpu_diagnosis": BurnKind("dcgmi diag", least=1, most=4),
+    "gpu_burn": BurnKind("gpu-burn", least=10, most=7200),
+    "gpu_collectives": BurnKind("nccl-tests", "all_reduce"),
+    "linpack": BurnKind("HPL"),
+    "rdma_loopback": BurnKind("ib_write_bw"),
+}
+USUAL_TESTS = (
+    BurnTest("gpu_state", 120),
+    BurnTest("gpu_diagnosis", 1200, amount=2),
+    BurnTest("gpu_burn", 420, amount=120),
+    BurnTest("gpu_collectives", 600),
+    BurnTest("rdma_loopback", 300),
+)
+"""Where no policy names any; whatever the image or the hardware lacks is not measured. Linpack needs a file made for the machine."""
+LONGEST_BURN_IN_S = 3 * 3600
+"""All limits of a check together: its state must outlast it."""
+
+
+@dataclass(frozen=True, slots=True)
 class Policy:
     """
     What must be known of nodes of one instance type before they may be sold.
@@ -253,6 +306,15 @@ class Policy:
     """Who set it."""
     updated_at: datetime | None = None
     """When it was set; None where nobody has."""
+    burn_in: tuple[BurnTest, ...] | None = None
+    """What a machine's own check runs, in this order; None: the usual tests."""
+
+    @property
+    def tests(self) -> tuple[BurnTest, ...]:
+        """
+        What a machine of the type runs.
+        """
+        return USUAL_TESTS if self.burn_in is None else self.burn_in
 
 
 @dataclass(frozen=True, slots=True)

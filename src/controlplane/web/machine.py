@@ -33,6 +33,7 @@ log = logging.getLogger(__name__)
 FORM = "application/x-www-form-urlencoded"
 JSON = "application/json"
 OCTETS = "application/octet-stream"
+GZIP = "application/gzip"
 Credential = Literal["boot_token", "address", "address_and_token"]
 Method = Literal["GET", "POST", "PUT"]
 PARAMETER = re.compile(r"\{(\w+)(:path)?\}")
@@ -193,7 +194,7 @@ class Lane:
     """What is served there; nothing else is."""
     max_body_bytes: int
     """Largest body."""
-    media_types: frozenset[str] = frozenset({JSON, FORM, OCTETS})
+    media_types: frozenset[str] = frozenset({JSON, FORM, OCTETS, GZIP})
     """Types of bodies that may pass."""
 
 
