@@ -11,7 +11,7 @@ import pytest
 
 from controlplane.kit.outcome import Advance, Fail, Wait
 from controlplane.nodes.acting import ACTS
-from controlplane.nodes.states import ACTING, NODE_STATES, TENANTS, Boot, NodeSnapshot
+from controlplane.nodes.states import ACTING, NODE_STATES, TENANTS, Boot, NodeSnapshot, ports_carry
 from tests.factories.metal import HELD, NOW, PROVIDER, Bench, bare_node, drive
 
 READY = Boot("bot_1", "ready", 90.0, NOW)
@@ -37,6 +37,12 @@ def test_every_verb_is_a_lawful_move(verb: str) -> None:
 def test_a_release_is_lawful_whatever_the_machine_is_at(state: str) -> None:
     """No action of a tenant stands in the way of giving the machine back."""
     assert "releasing" in NODE_STATES.by_name[state].moves
+
+
+@pytest.mark.parametrize("state", sorted(TENANTS))
+def test_its_ports_stay_on_the_tenants_network(state: str) -> None:
+    """No look at a switch takes a machine off its network because its tenant acts on it or has switched it off."""
+    assert {ports_carry(state, step) for step in ("", "cut", "dark", "attach", "report")} == {"network"}
 
 
 @TWICE
