@@ -15,7 +15,7 @@ import tempfile
 import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -163,13 +163,14 @@ def main() -> int:
     table, began = Table(), time.monotonic()
     with _server() as url:
         database = Database(url, f"matrix{secrets.token_hex(4)}")
-        for some in batches(cases, given.batch):
-            verdict = play(database, some)
-            table.add(verdict)
-            for words in verdict.broken:
-                print(words, flush=True)
-            words = f"{table.played.total()} of {len(cases)} cases, {len(table.broken)} broken promises, last {some[-1].name}"
-            print(f"{time.monotonic() - began:.0f} s: {words}", flush=True)
+        with suppress(KeyboardInterrupt):  # what was played until then is told
+            for some in batches(cases, given.batch):
+                verdict = play(database, some)
+                table.add(verdict)
+                for words in verdict.broken:
+                    print(words, flush=True)
+                words = f"{table.played.total()} of {len(cases)} cases, {len(table.broken)} broken promises, last {some[-1].name}"
+                print(f"{time.monotonic() - began:.0f} s: {words}", flush=True)
         database.close()
     print(*table.rows(), f"{len(table.broken)} broken promises, {time.monotonic() - began:.0f} s", sep="\n", flush=True)
     return 1 if table.broken else 0

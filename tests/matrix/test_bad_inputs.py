@@ -32,6 +32,7 @@ from tests.matrix.cases import Case
 from tests.matrix.driven import Rack
 from tests.matrix.life import Life
 from tests.matrix.playing import FaultyController
+from tests.matrix.run import play
 
 BREAKS = ("power goes", "reset", "controller gone")
 GONE_S = 1200.0
@@ -170,6 +171,13 @@ def test_a_machine_that_speaks_after_its_tenant_left(database: Database, tmp_pat
         assert states(ground) == {"available": 1}
     finally:
         ground.close()
+
+
+def test_an_inspection_that_fails_ends(database: Database) -> None:
+    """A provider that gave up reading an inventory is not waited for: the node is put aside with the reason, and comes back later."""
+    verdict = play(database, [Case("ironic", "inspect", "fails", 1)])
+    assert verdict.broken == []
+    assert [(one.person, "could not read its inventory" in one.words) for one in verdict.ended] == [(True, True)]
 
 
 @pytest.fixture

@@ -22,8 +22,11 @@ def inspect(node: NodeSnapshot, tools: Toolbox) -> Outcome:
     if node.step != "asked":
         machines.inspect(node.ref, node.task_id)
         return Wait("Its inventory is being read.", 0.0, step="asked")
-    seen = machines.observe(node.ref).inventory
+    view = machines.observe(node.ref)
+    seen = view.inventory
     if seen is None:
+        if view.phase == "failed":
+            return Fail("inspection_failed", "The provider could not read its inventory.", detail=view.failure)
         return Wait("Its inventory is being read.", POLL_S)
     findings = find_differences(node.expected, seen)
     facts = NodeFacts(inventory={**asdict(seen), "findings": findings})
