@@ -118,8 +118,8 @@ def test_a_machine_that_boots_a_kernel_is_sold_and_taken_back(cloud: Cloud, tmp_
     in; after the deletion the power is off, the drive empty, and nothing of the image is left on the disk.
     """
     node = enroll(cloud)
-    cloud.until(cloud.operator, node, "available", "quarantined")
-    assert done(cloud.operator.get(node))["status"]["state"] == "available"
+    seen = cloud.until(cloud.operator, node, "available", "quarantined")
+    assert seen["status"]["state"] == "available", done(cloud.operator.get(f"{node}/boots"))
     key, public = key_pair(tmp_path, "tenant")
     sets = [{"name": "workers", "instance_type": "hgx-h100-8", "count": 1}]
     login = {"ssh_keys": [public], "user_data": USER_DATA.format(port=cloud.vm.files.port)}
