@@ -111,6 +111,12 @@ class NewNode:
     """The machine's own address; None when unknown."""
     ports: tuple[NewPort, ...] = ()
     """Its wiring, where it is known."""
+    serial: str | None = None
+    """The serial number that is expected."""
+    unit: int | None = None
+    """Lowest rack unit."""
+    labels: Mapping[str, str] = field(default_factory=dict)
+    """Free pairs."""
 
 
 def seal_secrets(sealer: Sealer | None, provider_id: str, secrets: Mapping[str, str]) -> bytes | None:
@@ -311,7 +317,7 @@ def _enrolled(one: NewNode, provider_id: str, site: str, sealer: Sealer | None) 
     access, sealed = {}, None
     if one.controller is not None:
         access = {"url": one.controller.url, "system": one.controller.system, "username": one.controller.username}
-        sealed = _seal_password(sealer, node_id, one.controller.password)
+        sealed = seal_password(sealer, node_id, one.controller.password)
     return {
         "id": node_id,
         "provider_id": provider_id,
@@ -327,11 +333,17 @@ def _enrolled(one: NewNode, provider_id: str, site: str, sealer: Sealer | None) 
         "access": access,
         "sealed": sealed,
         "address": one.address,
+        "serial": one.serial,
+        "unit": one.unit,
+        "labels": dict(one.labels),
         "ports": one.ports,
     }
 
 
-def _seal_password(sealer: Sealer | None, node_id: str, password: str) -> bytes | None:
+def seal_password(sealer: Sealer | None, node_id: str, password: str) -> bytes | None:
+    """
+    The password of the node's controller as its row keeps it; None for none. Raises Unavailable where there is nothing to seal it with.
+    """
     if not password:
         return None
     if sealer is None:

@@ -9,7 +9,8 @@ from sqlalchemy import Row, bindparam, select, text
 from sqlalchemy.orm import Session
 
 from controlplane.boots import service as boots
-from controlplane.catalog.service import InstanceType
+from controlplane.catalog import service as catalog
+from controlplane.catalog.service import InstanceType, Parts
 from controlplane.kit.clock import CpClock
 from controlplane.nodes.models import AllocationRow, NetworkRow, NodePortRow, NodeRow, ProviderRow
 from controlplane.nodes.states import Access, Boot, Expected, NodeSnapshot, ProviderRef, Tenancy, Wire
@@ -63,12 +64,13 @@ def read_snapshots(session: Session, rows: Sequence[Any], facts: dict[str, Insta
     for port in sorted(ports, key=lambda one: one.name):
         wires.setdefault(port.node_id, []).append(Wire(port.name, providers[port.provider_id], port.switch, port.port))
     begun = _read_boots(session, [row["boot_id"] for row in rows if row["boot_id"]])
+    parts = catalog.expected_parts(session) if any(row["state"] == "inspecting" for row in rows) else {}
     return {
         row["id"]: _snapshot(
             row,
             tenancies.get(row["allocation_id"]),
             providers[row["provider_id"]],
-            facts[row["instance_type"]],
+            _expected(row, facts[row["instance_type"]], parts.get(row["instance_type"], Parts())),
             wires.get(row["id"], ()),
             begun.get(row["boot_id"]),
         )
@@ -96,11 +98,15 @@ def _read_boots(session: Session, boot_ids: Sequence[str]) -> dict[str, Boot]:
     }
 
 
+def _expected(node: Any, facts: InstanceType, parts: Parts) -> Expected:
+    return Expected(facts.gpu_model, node["gpus"], facts.memory_gib, parts, node["serial"])
+
+
 def _snapshot(
     node: Any,
     tenancy: Tenancy | None,
     provider: ProviderRef,
-    facts: InstanceType,
+    expected: Expected,
     wires: Sequence[Wire],
     boot: Boot | None,
 ) -> NodeSnapshot:
@@ -111,7 +117,7 @@ def _snapshot(
         step=node["step"],
         ref=node["ref"],
         provider=provider,
-        expected=Expected(facts.gpu_model, node["gpus"], facts.memory_gib),
+        expected=expected,
         task_id=node["task_id"],
         tenancy=tenancy,
         cancel=tenancy is not None and tenancy.state == "releasing",

@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any
 
+from controlplane.catalog.states import Parts
 from controlplane.kit.states import State, StateTable
 
 ASIDE = frozenset({"quarantined", "maintenance"})
@@ -186,6 +187,10 @@ class Expected:
     """Per node."""
     memory_gib: int
     """Main memory."""
+    parts: Parts = field(default_factory=Parts)
+    """Everything else that a machine of its type must have; only told for inspections."""
+    serial: str | None = None
+    """The serial number that the operator expects."""
 
 
 @dataclass(frozen=True, slots=True)
