@@ -13,7 +13,16 @@ from functools import partial
 from controlplane import bootstrap
 from controlplane.settings import Settings
 from workers.pump import Pump
-from workers.sweeps import check_providers, expire_records, mend, reap, tell_repairs, watch_controllers
+from workers.sweeps import (
+    check_providers,
+    discover,
+    expire_records,
+    look_at_targets,
+    mend,
+    reap,
+    tell_repairs,
+    watch_controllers,
+)
 from workers.webhooks import RepairHook
 
 log = logging.getLogger(__name__)
@@ -83,6 +92,7 @@ class Engine:
         while not self._stopping.is_set():
             try:
                 check_providers(self._runtime.engine, self._tools)
+                discover(self._runtime.engine, self._tools)
                 if time.monotonic() >= reap_at:
                     reap(self._runtime.engine, self._tools)
                     reap_at = time.monotonic() + REAP_EVERY_S
@@ -102,6 +112,7 @@ class Engine:
                 asked = 0
                 try:
                     asked = watch_controllers(self._runtime.engine, self._tools, pool, self._stopping)
+                    asked += look_at_targets(self._runtime.engine, self._tools, pool, self._stopping)
                 except Exception:
                     log.exception("looking at controllers failed")
                 if not asked:

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from hmac import compare_digest
 from typing import Any
 
-from sqlalchemy import any_, func, insert, literal, select, text
+from sqlalchemy import any_, delete, func, literal, select, text
 from sqlalchemy.dialects.postgresql import ARRAY
 from sqlalchemy.orm import Session
 from sqlalchemy.types import Text
@@ -22,7 +22,7 @@ from controlplane.nodes.documents import Refusal
 from controlplane.nodes.errors import EnrolmentConflict, FileRefused
 from controlplane.nodes.files import Entry, Form, Machine, read_file
 from controlplane.nodes.models import NodePortRow, NodeRow, ProviderRow
-from controlplane.nodes.registering import NewController, NewNode, NewPort, enroll, seal_password
+from controlplane.nodes.registering import NewController, NewNode, NewPort, enroll, seal_password, wire
 
 MOST_ERRORS = 1000
 """Named in one answer; `lines` counts them all."""
@@ -172,8 +172,10 @@ def _survey(session: Session, entries: Sequence[Entry]) -> _Ground:
     ports: dict[str, dict[str, tuple[str, str, str]]] = {}
     ends: dict[tuple[str, str, str], str] = {}
     wanted = {providers[port.fabric].id for one in machines for port in one.ports if port.fabric in providers}
-    wired = select(NodePortRow).where(NodePortRow.provider_id.in_(wanted) | (NodePortRow.node_id == _any(one.id for one in rows)))
-    for port in session.execute(wired).scalars():
+    wired = select(*NodePortRow.__table__.columns).where(
+        NodePortRow.provider_id.in_(wanted) | (NodePortRow.node_id == _any(one.id for one in rows))
+    )
+    for port in session.execute(wired):
         ports.setdefault(port.node_id, {})[port.name] = (port.provider_id, port.switch, port.port)
         ends[port.provider_id, port.switch, port.port] = port.node_id
     return _Ground(
@@ -262,7 +264,7 @@ def _new_node(one: Machine, ground: _Ground) -> NewNode:
         gpus=one.gpus or ground.types[one.instance_type],
         controller=controller,
         address=one.address,
-        ports=tuple(NewPort(port.name, ground.providers[port.fabric].id, port.switch, port.port) for port in one.ports),
+        ports=_ports(one, ground),
         serial=one.serial,
         unit=one.unit,
         labels=dict(one.tags),
@@ -384,19 +386,12 @@ def _changed_row(one: Machine, row: NodeRow, found: tuple[Difference, ...], seal
 def _rewire(session: Session, wired: Sequence[tuple[str, Machine]], ground: _Ground) -> None:
     if not wired:
         return
-    session.execute(NodePortRow.__table__.delete().where(NodePortRow.node_id == _any(node_id for node_id, _ in wired)))  # type: ignore[attr-defined]
-    rows = [
-        {
-            "node_id": node_id,
-            "name": port.name,
-            "provider_id": ground.providers[port.fabric].id,
-            "switch": port.switch,
-            "port": port.port,
-        }
-        for node_id, one in wired
-        for port in one.ports
-    ]
-    session.execute(insert(NodePortRow), rows)
+    session.execute(delete(NodePortRow).where(NodePortRow.node_id == _any(node_id for node_id, _ in wired)))
+    wire(session, {node_id: _ports(one, ground) for node_id, one in wired})
+
+
+def _ports(one: Machine, ground: _Ground) -> tuple[NewPort, ...]:
+    return tuple(NewPort(port.name, ground.providers[port.fabric].id, port.switch, port.port) for port in one.ports)
 
 
 def _shown(value: object) -> str:
