@@ -8,7 +8,7 @@ from dataclasses import asdict, dataclass, replace
 from datetime import datetime
 from ipaddress import IPv4Network, IPv6Network
 
-from sqlalchemy import delete, func, insert, or_, select, text, update
+from sqlalchemy import ColumnElement, delete, func, insert, or_, select, text, update
 from sqlalchemy.orm import Session
 
 from controlplane.catalog import service as catalog
@@ -361,7 +361,10 @@ def adopt(session: Session, machine_id: str, said: Adoption, sealer: Sealer | No
     _refuse_known(session, seen)
     new = NewNode(
         ref=(said.name or seen.serial or seen.ref) if bare else seen.ref,
-        **{name: str(place[name]) for name in PLACE},
+        block=str(place["block"]),
+        leaf=str(place["leaf"]),
+        rack=str(place["rack"]),
+        instance_type=str(place["instance_type"]),
         nvlink_domain=seen.place.get("nvlink_domain"),
         gpus=said.gpus or seen.place.get("gpus") or kind.gpus,
         controller=_controller(seen, said) if bare else None,
@@ -384,7 +387,7 @@ def _refuse_known(session: Session, seen: DiscoveredMachineRow) -> None:
     """
     Raises AlreadyEnrolled where a node has the machine's name, controller or serial number.
     """
-    same = [(NodeRow.provider_id == seen.provider_id) & (NodeRow.ref == seen.ref)]
+    same: list[ColumnElement[bool]] = [(NodeRow.provider_id == seen.provider_id) & (NodeRow.ref == seen.ref)]
     if seen.serial:
         same.append(func.lower(NodeRow.serial) == seen.serial.lower())
     if seen.controller_url:

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from hmac import compare_digest
 from typing import Any
 
-from sqlalchemy import any_, delete, func, literal, select, text
+from sqlalchemy import ColumnElement, delete, func, literal, select, text
 from sqlalchemy.dialects.postgresql import ARRAY
 from sqlalchemy.orm import Session
 from sqlalchemy.types import Text
@@ -167,13 +167,13 @@ def _survey(session: Session, entries: Sequence[Entry]) -> _Ground:
     query = select(ProviderRow.id, ProviderRow.name, ProviderRow.site).where(ProviderRow.state != "deleted")
     providers = {row.name: row for row in session.execute(query)}
     ids = {providers[one.provider].id for one in machines if one.provider in providers}
-    named = select(NodeRow).where(NodeRow.provider_id.in_(ids), NodeRow.ref == _any(one.name for one in machines))
+    named = select(NodeRow).where(NodeRow.provider_id.in_(ids), _among(NodeRow.ref, (one.name for one in machines)))
     rows = session.execute(named.with_for_update().execution_options(populate_existing=True)).scalars().all()
     ports: dict[str, dict[str, tuple[str, str, str]]] = {}
     ends: dict[tuple[str, str, str], str] = {}
     wanted = {providers[port.fabric].id for one in machines for port in one.ports if port.fabric in providers}
     wired = select(*NodePortRow.__table__.columns).where(
-        NodePortRow.provider_id.in_(wanted) | (NodePortRow.node_id == _any(one.id for one in rows))
+        NodePortRow.provider_id.in_(wanted) | _among(NodePortRow.node_id, [one.id for one in rows])
     )
     for port in session.execute(wired):
         ports.setdefault(port.node_id, {})[port.name] = (port.provider_id, port.switch, port.port)
@@ -189,14 +189,17 @@ def _survey(session: Session, entries: Sequence[Entry]) -> _Ground:
     )
 
 
-def _any(values: Iterable[str]) -> Any:
-    return any_(literal(sorted(set(values)), ARRAY(Text)))
+def _among(column: Any, values: Iterable[str]) -> ColumnElement[bool]:
+    """
+    Whether the column is one of the values, however many: a join with them, where a list would be gone through for every row.
+    """
+    return column.in_(select(func.unnest(literal(sorted(set(values)), ARRAY(Text)))))  # type: ignore[no-any-return]
 
 
 def _serials(session: Session, machines: Sequence[Machine]) -> Iterator[tuple[str, str]]:
     wanted = {one.serial.casefold() for one in machines if one.serial is not None}
     if wanted:
-        query = select(NodeRow.serial, NodeRow.id).where(func.lower(NodeRow.serial) == _any(wanted), NodeRow.state != "retired")
+        query = select(NodeRow.serial, NodeRow.id).where(_among(func.lower(NodeRow.serial), wanted), NodeRow.state != "retired")
         for serial, node_id in session.execute(query):
             yield str(serial).casefold(), node_id
 
@@ -280,7 +283,7 @@ def _create(session: Session, fresh: Sequence[tuple[Entry, NewNode]], ground: _G
         made = enroll(session, provider.id, provider.site, [new for _, new in some], sealer)
         if len(made) != len(some):
             raise Conflict("Some of the machines were enrolled by somebody else meanwhile; look again.", code="changed_meanwhile")
-        refs = select(NodeRow.ref, NodeRow.id).where(NodeRow.id == _any(made))
+        refs = select(NodeRow.ref, NodeRow.id).where(_among(NodeRow.id, made))
         ids = {row.ref: row.id for row in session.execute(refs)}
         yield from (Enlisted(entry.line, new.ref, ids[new.ref]) for entry, new in some)
 
@@ -386,7 +389,7 @@ def _changed_row(one: Machine, row: NodeRow, found: tuple[Difference, ...], seal
 def _rewire(session: Session, wired: Sequence[tuple[str, Machine]], ground: _Ground) -> None:
     if not wired:
         return
-    session.execute(delete(NodePortRow).where(NodePortRow.node_id == _any(node_id for node_id, _ in wired)))
+    session.execute(delete(NodePortRow).where(_among(NodePortRow.node_id, (node_id for node_id, _ in wired))))
     wire(session, {node_id: _ports(one, ground) for node_id, one in wired})
 
 

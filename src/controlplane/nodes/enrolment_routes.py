@@ -223,7 +223,7 @@ def adopt_machine(call: Call, machine_id: str, body: Adopt) -> Reply:
 def list_enrolment_findings(
     call: Call,
     provider_id: ProviderFilter = None,
-    code: Annotated[FindingCode | None, Query(description="Only of this code.", examples=["other_serial"])] = None,  # type: ignore[valid-type]
+    code: Annotated[FindingCode | None, Query(description="Only of this code.", examples=["other_serial"])] = None,
     limit: PageLimit = 50,
     page_token: PageToken = None,
 ) -> ListOf[MismatchOut]:
