@@ -19,7 +19,9 @@ from controlplane.settings import Settings
 from workers.pump import Pump
 from workers.sweeps import (
     check_providers,
+    discover,
     expire_records,
+    look_at_targets,
     mend,
     reap,
     rotate_controllers,
@@ -36,6 +38,7 @@ STOP_GRACE_S = 30.0
 LOOK_S = 0.5
 ROTATIONS = 16
 SWITCHES = 8
+TARGETS = 16
 Round = Callable[[Database, Toolbox, Executor, threading.Event], int]
 
 
@@ -58,7 +61,7 @@ class Engine:
         self._threads = [threading.Thread(target=pump.run, name=f"pump-{name}", daemon=True) for name, pump in self.pumps.items()]
         self._threads.append(threading.Thread(target=self._sweep, name="sweep", daemon=True))
         self._threads.append(threading.Thread(target=self._look, name="look", daemon=True))
-        for rounds, at_once in ((rotate_controllers, ROTATIONS), (watch_ports, SWITCHES)):
+        for rounds, at_once in ((rotate_controllers, ROTATIONS), (watch_ports, SWITCHES), (look_at_targets, TARGETS)):
             turns = threading.Thread(target=self._rounds, args=(rounds, at_once), name=rounds.__name__, daemon=True)
             self._threads.append(turns)
 
@@ -102,6 +105,7 @@ class Engine:
         while not self._stopping.is_set():
             try:
                 check_providers(self._runtime.engine, self._tools)
+                discover(self._runtime.engine, self._tools)
                 if time.monotonic() >= reap_at:
                     reap(self._runtime.engine, self._tools)
                     reap_at = time.monotonic() + REAP_EVERY_S
@@ -128,7 +132,8 @@ class Engine:
 
     def _rounds(self, rounds: Round, at_once: int) -> None:
         """
-        Switches are looked at, and passwords changed, round by round, by threads of their own too.
+        Switches are looked at, passwords changed, and controllers that operators named are asked for their machines, round by round, by
+        threads of their own too.
         """
         with ThreadPoolExecutor(at_once, thread_name_prefix=rounds.__name__) as pool:
             while not self._stopping.is_set():

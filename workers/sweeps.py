@@ -13,9 +13,11 @@ from sqlalchemy import Engine, text
 
 from controlplane.clusters import reaping, replacing
 from controlplane.kit.db import EVERYTHING, in_transaction
-from controlplane.nodes import checking, rotating, wiring
+from controlplane.nodes import checking, discovering, rotating, wiring
 from controlplane.nodes import service as nodes
-from controlplane.nodes.states import NodeSnapshot, ProviderRef, WatchedSwitch
+from controlplane.nodes.states import Answer, NodeSnapshot, ProviderRef, Target, WatchedSwitch
+from controlplane.nodes.steps.discovering import ask as ask_controller
+from controlplane.nodes.steps.discovering import list_machines
 from controlplane.nodes.steps.metal import ports
 from controlplane.nodes.steps.metal.accounts import renew
 from controlplane.nodes.steps.provider import check
@@ -26,6 +28,7 @@ from workers.webhooks import RepairHook
 log = logging.getLogger(__name__)
 BATCH = 20
 SWITCHES = 64
+TARGETS = 200
 CALL_S = 30.0
 """Longer than any call to a switch, its queue included: none is begun when less is left of the lease it is made under."""
 EXPIRED = text(
@@ -133,6 +136,34 @@ def rotate_controllers(engine: Engine, tools: Toolbox, pool: Executor, stopping:
 
     list(pool.map(work, claimed))
     return len(claimed)
+
+
+def discover(engine: Engine, tools: Toolbox) -> int:
+    """
+    Providers that were not asked lately have told which machines they have; how many were asked is returned.
+    """
+    due = in_transaction(engine, EVERYTHING, lambda session: discovering.due_providers(session, BATCH))
+    for provider in due:
+        listing = list_machines(provider, tools)
+        if listing is not None:
+            in_transaction(engine, EVERYTHING, lambda s, one=provider, seen=listing: discovering.store_listing(s, one.id, seen))  # type: ignore[misc]
+    return len(due)
+
+
+def look_at_targets(engine: Engine, tools: Toolbox, pool: Executor, stopping: threading.Event | None = None) -> int:
+    """
+    Controllers that an operator named and that were not asked lately have told their machines; how many were due is returned. Those that
+    were not asked because it is stopping are asked when their time comes again.
+    """
+    due = in_transaction(engine, EVERYTHING, lambda session: discovering.due_targets(session, TARGETS))
+
+    def ask(target: Target) -> Answer | None:
+        return None if stopping is not None and stopping.is_set() else ask_controller(target, tools)
+
+    answers = [one for one in pool.map(ask, due) if one is not None]
+    for some in (answers[place : place + BATCH] for place in range(0, len(answers), BATCH)):
+        in_transaction(engine, EVERYTHING, lambda session, batch=some: discovering.store_answers(session, batch))  # type: ignore[misc]
+    return len(due)
 
 
 def tell_repairs(engine: Engine, hook: RepairHook | None) -> int:

@@ -35,6 +35,7 @@ from controlplane.kit.db import EVERYTHING, raise_wall
 from controlplane.kit.errors import Unavailable
 from controlplane.kit.logging import configure
 from controlplane.metering.routes import router as metering
+from controlplane.nodes.enrolment_routes import FILES, LARGEST_FILE_BYTES, MEDIA_TYPES
 from controlplane.nodes.routes import router as nodes
 from controlplane.qualification.routes import router as qualification
 from controlplane.quotas.routes import router as quotas
@@ -47,7 +48,7 @@ from controlplane.web.health import Probe, health_router
 from controlplane.web.limits import Limiter
 from controlplane.web.problems import plain_problem
 from controlplane.web.sharing import Exchange, store_client
-from controlplane.web.uploads import Upload
+from controlplane.web.uploads import Upload, Written
 
 log = logging.getLogger(__name__)
 ROUTERS = (clusters, jobs, tree, catalog, images, quotas, metering, nodes, boots, qualification, activity)
@@ -69,6 +70,7 @@ def create_app(settings: Settings | None = None) -> FastAPI:
         trusted=trusted_networks(settings.trusted_proxies),
         max_body_bytes=settings.max_body_bytes,
         lanes=LANES,
+        written=(Written("POST", re.compile(FILES), frozenset(MEDIA_TYPES), LARGEST_FILE_BYTES),),
         uploads=tuple(Upload("PUT", re.compile(path), settings.max_image_chunk_bytes) for path in UPLOADS),
     )
     app = FastAPI(

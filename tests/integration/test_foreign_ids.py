@@ -37,6 +37,7 @@ PREFIXES = {
     "freeze_id": "frz",
     "instance_id": "ins",
     "boot_id": "bot",
+    "machine_id": "dsc",
     "provider_id": "prv",
     "measurement_id": "msr",
     "standing_id": "std",

@@ -13,7 +13,7 @@ import pytest
 from controlplane.kit.outcome import Advance, Fail, Wait
 from controlplane.nodes.schemas import check_config
 from controlplane.nodes.states import NodeFacts, ProviderCheck, Tenancy
-from controlplane.nodes.steps.inspecting import find_differences
+from controlplane.nodes.steps.comparing import find_differences
 from controlplane.nodes.steps.provider import check
 from controlplane.providers.adapters.simulated.faults import LEAK_CANARIES
 from controlplane.providers.machines import Inventory
@@ -70,10 +70,11 @@ def test_missing_gpus_keep_a_node_out(ground: StepGround) -> None:
     assert outcome.facts.inventory["findings"][0]["check"] == "gpu_count"
 
 
-def test_what_a_peer_cannot_tell_is_no_difference(ground: StepGround) -> None:
-    """An unknown model and memory are not findings; a little less memory is what firmware takes."""
+def test_what_a_peer_cannot_tell_is_neither_well_nor_ill(ground: StepGround) -> None:
+    """An unknown model and memory are told and keep nobody out; a little less memory is what firmware takes."""
     expected = ground.snapshot("inspecting").expected
-    assert find_differences(expected, Inventory("", 8, 0, 0)) == []
+    untold = find_differences(expected, Inventory("", 8, 0, 0))
+    assert [(one["check"], one["severity"]) for one in untold] == [("gpu_model", "info"), ("memory", "info")]
     assert find_differences(expected, Inventory("H100-SXM5-80GB", 8, 2000, 0)) == []
     assert [one["check"] for one in find_differences(expected, Inventory("A100", 8, 1000, 0))] == ["gpu_model", "memory"]
 

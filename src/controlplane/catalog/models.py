@@ -84,3 +84,28 @@ class InstanceTypeRow(Base):
     """Planned power of a node."""
     description: Mapped[str] = mapped_column(server_default="")
     """For people."""
+
+
+class PartsRow(Base):
+    """
+    What every machine of an instance type must have, beyond what the catalog's file says; none: nobody said.
+    """
+
+    __tablename__ = "instance_type_parts"
+
+    name: Mapped[str] = mapped_column(ForeignKey("instance_types.name"), primary_key=True)
+    """The instance type."""
+    gpu_memory_gib: Mapped[int | None]
+    """Memory of each GPU."""
+    nics: Mapped[int | None]
+    """Network ports of at least the rate."""
+    nic_gbit_s: Mapped[int | None]
+    """Rate of each in 10^9 bits per second."""
+    drives: Mapped[int | None]
+    """Drives of at least the size."""
+    drive_gib: Mapped[int | None]
+    """Size of each in 2^30 bytes."""
+    firmware: Mapped[dict[str, Any]] = mapped_column(server_default=text("'{}'::jsonb"))
+    """Component to the versions that are wanted."""
+    updated_at: Mapped[datetime] = mapped_column(server_default=CpClock())
+    """Database clock."""

@@ -9,7 +9,8 @@ from sqlalchemy import Row, select
 from sqlalchemy.dialects.postgresql import insert
 from sqlalchemy.orm import Session
 
-from controlplane.catalog.models import GpuModelRow, InstanceTypeRow, SiteRow
+from controlplane.catalog.models import GpuModelRow, InstanceTypeRow, PartsRow, SiteRow
+from controlplane.kit.clock import CpClock
 from controlplane.kit.paging import Page, PageAsk, fetch_page
 
 
@@ -98,3 +99,32 @@ def site_names(session: Session) -> frozenset[str]:
     The names of all sites.
     """
     return frozenset(session.execute(select(SiteRow.name)).scalars())
+
+
+PARTS = select(
+    InstanceTypeRow.name,
+    GpuModelRow.memory_gib.label("model_memory_gib"),
+    InstanceTypeRow.nics.label("type_nics"),
+    InstanceTypeRow.nic_gbit_s.label("type_nic_gbit_s"),
+    PartsRow.gpu_memory_gib,
+    PartsRow.nics,
+    PartsRow.nic_gbit_s,
+    PartsRow.drives,
+    PartsRow.drive_gib,
+    PartsRow.firmware,
+).join(GpuModelRow, GpuModelRow.name == InstanceTypeRow.gpu_model)
+
+
+def all_parts(session: Session) -> Sequence[Row[Any]]:
+    """
+    What machines of every type must have: the catalog's figures beside the operator's.
+    """
+    return session.execute(PARTS.outerjoin(PartsRow, PartsRow.name == InstanceTypeRow.name)).all()
+
+
+def put_parts(session: Session, name: str, values: dict[str, Any]) -> None:
+    """
+    The type's machines must have these.
+    """
+    query = insert(PartsRow).values(name=name, **values)
+    session.execute(query.on_conflict_do_update(index_elements=["name"], set_={**values, "updated_at": CpClock()}))

@@ -12,16 +12,20 @@ from controlplane.catalog.schemas import (
     InstanceTypeOut,
     PageLimit,
     PageToken,
+    PartsOut,
+    PartsPut,
     SiteCreate,
     SiteOut,
     SiteUpdate,
 )
+from controlplane.kit.errors import NotFound
 from controlplane.kit.paging import PageAsk
 from controlplane.web.call import Call, Reply
 from controlplane.web.endpoint import endpoint
 from controlplane.web.schemas import ListOf
 
 router = APIRouter(tags=["catalog"])
+PARTS = "/v1/admin/instance-types/{name}/parts"
 
 
 @endpoint(
@@ -144,3 +148,41 @@ def update_site(call: Call, name: str, body: SiteUpdate) -> AdminSiteOut:
     """
     call.audit_target = name
     return AdminSiteOut.model_validate(service.update_site(call.session, name, body.region, body.description))
+
+
+@endpoint(
+    router,
+    "GET",
+    PARTS,
+    permission="catalog:read",
+    audience="operator",
+    answer=PartsOut,
+    summary="Show what machines of an instance type must have",
+)
+def get_instance_type_parts(call: Call, name: str) -> PartsOut:
+    """
+    What inspection compares machines of the type with: what operators asked for, and the catalog's figures where nobody did.
+    """
+    parts = service.expected_parts(call.session).get(name)
+    if parts is None:
+        raise NotFound
+    return PartsOut.of(parts)
+
+
+@endpoint(
+    router,
+    "PUT",
+    PARTS,
+    permission="catalog:write",
+    audience="operator",
+    answer=PartsOut,
+    summary="Say what machines of an instance type must have",
+)
+def put_instance_type_parts(call: Call, name: str, body: PartsPut) -> PartsOut:
+    """
+    Machines that are inspected from now on must have these, or are kept out; those in use are not touched. What is left out or null falls
+    back to the catalog, whose figures only make warnings.
+    """
+    parts = service.put_parts(call.session, name, body.plain())
+    call.audit_target, call.audit_detail = name, body.model_dump(exclude_none=True)
+    return PartsOut.of(parts)

@@ -8,6 +8,7 @@ from typing import Annotated
 from fastapi import Query
 from pydantic import Field, PlainSerializer, StringConstraints
 
+from controlplane.catalog.states import Parts
 from controlplane.web.schemas import Body, Moment, Name, Out
 
 PageLimit = Annotated[int, Query(ge=1, le=200, description="Items per page.", examples=[50])]
@@ -95,3 +96,59 @@ class SiteUpdate(Body):
 
     region: Name = Field(description="The region it belongs to.", examples=["eu-north"])
     description: Words = Field(default="", description="For people.", examples=["Oslo, first hall"])
+
+
+Component = Annotated[str, StringConstraints(min_length=1, max_length=120, pattern=r"^[^\x00-\x1f\x7f]+$")]
+
+
+class PartsPut(Body):
+    """
+    What every machine of an instance type must have; null: only what follows from the catalog.
+    """
+
+    gpu_memory_gib: int | None = Field(default=None, ge=1, le=100_000, description="Memory of each GPU.", examples=[80])
+    nics: int | None = Field(default=None, ge=0, le=1024, description="Network ports of at least the rate.", examples=[8])
+    nic_gbit_s: int | None = Field(
+        default=None, ge=1, le=100_000, description="Rate of each in 10^9 bits per second.", examples=[400]
+    )
+    drives: int | None = Field(default=None, ge=0, le=1024, description="Drives of at least the size.", examples=[8])
+    drive_gib: int | None = Field(default=None, ge=1, le=10**9, description="Size of each in 2^30 bytes.", examples=[3570])
+    firmware: dict[Component, Annotated[list[Component], Field(min_length=1, max_length=20)]] = Field(
+        default={},
+        max_length=100,
+        description="Versions that are wanted, by component as the machine's inventory names it.",
+        examples=[{"BMC": ["1.13.2"], "BIOS": ["2.1.0", "2.1.1"]}],
+        json_schema_extra={"additionalProperties": False},  # names of another form are refused, not passed over
+    )
+
+    def plain(self) -> Parts:
+        """
+        As the service takes it.
+        """
+        fields = self.model_dump(exclude={"firmware"})
+        return Parts(**fields, firmware={name: tuple(versions) for name, versions in self.firmware.items()})
+
+
+class PartsOut(Out):
+    """
+    What inspection compares machines of an instance type with; null: nobody said.
+    """
+
+    gpu_memory_gib: int | None = Field(description="Memory of each GPU.", examples=[80])
+    nics: int | None = Field(description="Network ports of at least the rate.", examples=[8])
+    nic_gbit_s: int | None = Field(description="Rate of each in 10^9 bits per second.", examples=[400])
+    drives: int | None = Field(description="Drives of at least the size.", examples=[8])
+    drive_gib: int | None = Field(description="Size of each in 2^30 bytes.", examples=[3570])
+    firmware: dict[str, list[str]] = Field(description="Wanted versions by component.", examples=[{"BMC": ["1.13.2"]}])
+    asked: list[str] = Field(
+        description="Which of these an operator asked for: a machine without them is kept out. The others only make warnings.",
+        examples=[["drives"]],
+    )
+
+    @classmethod
+    def of(cls, parts: Parts) -> "PartsOut":
+        """
+        As shown.
+        """
+        fields = {name: getattr(parts, name) for name in cls.model_fields if name not in {"firmware", "asked"}}
+        return cls(**fields, firmware={name: list(one) for name, one in parts.firmware.items()}, asked=sorted(parts.asked))

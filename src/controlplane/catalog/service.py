@@ -13,16 +13,18 @@ from sqlalchemy.orm import Session
 from controlplane.catalog import repository
 from controlplane.catalog.errors import CatalogBroken
 from controlplane.catalog.models import GpuModelRow, InstanceTypeRow, SiteRow
-from controlplane.catalog.states import GpuModel, InstanceType, Site
+from controlplane.catalog.states import GpuModel, InstanceType, Parts, Site
 from controlplane.kit.errors import NameTaken, NotFound
 from controlplane.kit.paging import Page, PageAsk
 
 __all__ = [
     "GpuModel",
     "InstanceType",
+    "Parts",
     "Site",
     "create_site",
     "ensure_site",
+    "expected_parts",
     "find_instance_type",
     "get_gpu_model",
     "get_instance_type",
@@ -33,6 +35,7 @@ __all__ = [
     "list_instance_types",
     "list_sites",
     "load_catalog",
+    "put_parts",
     "read_catalog",
     "site_names",
     "update_site",
@@ -219,3 +222,29 @@ def site_names(session: Session) -> frozenset[str]:
     The names of all sites.
     """
     return repository.site_names(session)
+
+
+def expected_parts(session: Session) -> dict[str, Parts]:
+    """
+    What machines of every instance type must have, in one query: what the operator asked for, and where nobody did, the catalog's figures.
+    """
+    return {row.name: _parts(row) for row in repository.all_parts(session)}
+
+
+def _parts(row: Any) -> Parts:
+    said = {name: getattr(row, name) for name in ("gpu_memory_gib", "nics", "nic_gbit_s", "drives", "drive_gib")}
+    asked = frozenset(name for name, value in said.items() if value is not None)
+    known = {"gpu_memory_gib": row.model_memory_gib, "nics": row.type_nics, "nic_gbit_s": row.type_nic_gbit_s}
+    firmware = {name: tuple(versions) for name, versions in (row.firmware or {}).items()}
+    return Parts(**(known | {name: said[name] for name in asked}), firmware=firmware, asked=asked)
+
+
+def put_parts(session: Session, name: str, parts: Parts) -> Parts:
+    """
+    From the next inspection on, machines of the type must have these; machines in use are not touched. Raises NotFound.
+    """
+    get_instance_type(session, name)
+    values: dict[str, Any] = {one: getattr(parts, one) for one in ("gpu_memory_gib", "nics", "nic_gbit_s", "drives", "drive_gib")}
+    values["firmware"] = {component: list(versions) for component, versions in parts.firmware.items()}
+    repository.put_parts(session, name, values)
+    return expected_parts(session)[name]

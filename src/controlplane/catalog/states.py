@@ -2,7 +2,8 @@
 The words of the room: sites, GPU models and instance types as plain values. No state moves here.
 """
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from datetime import datetime
 from decimal import Decimal
 
@@ -75,3 +76,25 @@ class InstanceType:
     """Planned power of a node."""
     description: str
     """For people."""
+
+
+@dataclass(frozen=True, slots=True)
+class Parts:
+    """
+    What every machine of an instance type must have; None: nobody said.
+    """
+
+    gpu_memory_gib: int | None = None
+    """Memory of each GPU."""
+    nics: int | None = None
+    """Network ports of at least the rate."""
+    nic_gbit_s: int | None = None
+    """Rate of each in 10^9 bits per second."""
+    drives: int | None = None
+    """Drives of at least the size."""
+    drive_gib: int | None = None
+    """Size of each in 2^30 bytes."""
+    firmware: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    """Component, as the controller names it, to the versions that are wanted."""
+    asked: frozenset[str] = frozenset()
+    """Which of these the operator has asked for; the others follow from the catalog and keep no machine out."""

@@ -57,3 +57,30 @@ class NotOffered(Conflict):
 
     code = "action_not_offered"
     title = "The provider does not offer this"
+
+
+class FileRefused(Invalid):
+    """
+    A file of machines has lines that cannot be used; nothing was changed. `errors` names them all, `lines` says how many there are.
+    """
+
+    code = "file_refused"
+    title = "The file cannot be used"
+
+
+class EnrolmentConflict(Conflict):
+    """
+    The file is well formed, and what is known of some machines does not allow it; nothing was changed. `errors` names the lines.
+    """
+
+    code = "enrolment_conflict"
+    title = "What is known of the machines does not allow this"
+
+
+class AlreadyEnrolled(Conflict):
+    """
+    The machine is enrolled; `node_id` says as what.
+    """
+
+    code = "already_enrolled"
+    title = "The machine is enrolled already"

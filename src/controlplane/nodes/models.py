@@ -51,6 +51,10 @@ class ProviderRow(Base):
     """When it was last asked."""
     problem: Mapped[str] = mapped_column(server_default="")
     """Why the last question got no answer, in the peer's words; empty when it did."""
+    discovered_at: Mapped[datetime | None]
+    """When its machines were last asked for one by one; none: as soon as possible."""
+    listed_at: Mapped[datetime | None]
+    """When it last gave a list of machines that proves absence; none: never."""
     findings: Mapped[list[Any]] = mapped_column(JSONB(), server_default=text("'[]'::jsonb"))
     """Where its machines differ from the enrolled ones: [{code, ref, message}]."""
     created_at: Mapped[datetime] = mapped_column(server_default=CpClock())
@@ -74,6 +78,7 @@ class NodeRow(Moving, Base):
         Index("ix_nodes_attention", "id", postgresql_where=text("attention <> ''")),
         Index("ix_nodes_rotate", "rotate_at", postgresql_where=text("rotate_at IS NOT NULL")),
         CheckConstraint("(sealed_next IS NOT NULL) = (rotation IN ('prepared','told'))", name="next_password"),
+        Index("uq_nodes_serial", "serial", unique=True, postgresql_where=text("serial IS NOT NULL AND state <> 'retired'")),
     )
 
     id: Mapped[str] = mapped_column(primary_key=True)
@@ -134,6 +139,66 @@ class NodeRow(Moving, Base):
     """When its health came to be what it is."""
     labels: Mapped[dict[str, Any]] = mapped_column(server_default=text("'{}'::jsonb"))
     """Free key-value pairs of the operator."""
+    serial: Mapped[str | None]
+    """The serial number that the operator expects; operators only. None where nobody said."""
+    unit: Mapped[int | None]
+    """Lowest rack unit that it takes; none where nobody said."""
+
+
+class DiscoveryTargetRow(Base):
+    """
+    A management controller that an operator asked to be looked at.
+    """
+
+    __tablename__ = "discovery_targets"
+    __table_args__ = (UniqueConstraint("provider_id", "url", "system"),)
+
+    id: Mapped[str] = mapped_column(primary_key=True)
+    """`dtg_…`."""
+    provider_id: Mapped[str] = mapped_column(ForeignKey("providers.id"))
+    """The kind of controller, whose account is used."""
+    url: Mapped[str]
+    """Root of the controller."""
+    system: Mapped[str] = mapped_column(server_default="")
+    """The machine among the controller's systems; empty where there is one."""
+    asked_at: Mapped[datetime | None]
+    """When it was last asked; none: as soon as possible."""
+    seen_at: Mapped[datetime | None]
+    """When it last answered."""
+    problem: Mapped[str] = mapped_column(server_default="")
+    """Why the last question got no answer; empty when it did."""
+
+
+class DiscoveredMachineRow(Base):
+    """
+    A machine that was found at a provider, whether it is enrolled or not.
+    """
+
+    __tablename__ = "discovered_machines"
+    __table_args__ = (UniqueConstraint("provider_id", "ref"),)
+
+    id: Mapped[str] = mapped_column(primary_key=True)
+    """`dsc_…`."""
+    provider_id: Mapped[str] = mapped_column(ForeignKey("providers.id"))
+    """Where it was found."""
+    ref: Mapped[str]
+    """Its name there; for a controller that was looked at, the controller's address."""
+    serial: Mapped[str] = mapped_column(server_default="")
+    """Serial number; operators only. Empty: not told."""
+    controller_url: Mapped[str] = mapped_column(server_default="")
+    """Root of its controller; empty where the provider owns the machine's life."""
+    controller_system: Mapped[str] = mapped_column(server_default="")
+    """The machine among the controller's systems."""
+    place: Mapped[dict[str, Any]] = mapped_column(server_default=text("'{}'::jsonb"))
+    """{site, block, leaf, rack, nvlink_domain, instance_type, gpus}, where the provider knows it; else empty."""
+    inventory: Mapped[dict[str, Any]] = mapped_column(server_default=text("'{}'::jsonb"))
+    """{vendor, model, gpu_model, gpus, memory_gib, uuid}: what was told; a missing one is unknown."""
+    first_seen_at: Mapped[datetime] = mapped_column(server_default=CpClock())
+    """Database clock."""
+    seen_at: Mapped[datetime] = mapped_column(server_default=CpClock())
+    """When it was last seen."""
+    gone_at: Mapped[datetime | None]
+    """When a whole list first did not name it any more; none while it is there."""
 
 
 class NodePortRow(Base):

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, replace
 from importlib.metadata import entry_points
 from typing import Any
 
-from sqlalchemy import func, insert, select, update
+from sqlalchemy import func, select, text, update
 from sqlalchemy.dialects.postgresql import insert as upsert
 from sqlalchemy.exc import IntegrityError
 from sqlalchemy.orm import Session
@@ -22,7 +22,7 @@ from controlplane.kit.paging import Page, PageAsk, fetch_page
 from controlplane.kit.secrets import Sealer
 from controlplane.nodes import repository
 from controlplane.nodes.errors import ProviderInUse, UnknownAdapter
-from controlplane.nodes.models import NodePortRow, NodeRow, ProviderRow
+from controlplane.nodes.models import NodeRow, ProviderRow
 from controlplane.nodes.states import NODE_STATES
 from controlplane.rendering.slurm.offer import read_offer
 from controlplane.rendering.slurm.words import BadPlan
@@ -113,6 +113,12 @@ class NewNode:
     """The machine's own address; None when unknown."""
     ports: tuple[NewPort, ...] = ()
     """Its wiring, where it is known."""
+    serial: str | None = None
+    """The serial number that is expected."""
+    unit: int | None = None
+    """Lowest rack unit."""
+    labels: Mapping[str, str] = field(default_factory=dict)
+    """Free pairs."""
 
 
 def seal_secrets(sealer: Sealer | None, provider_id: str, secrets: Mapping[str, str]) -> bytes | None:
@@ -309,7 +315,7 @@ def enroll(session: Session, provider_id: str, site: str, nodes: Iterable[NewNod
     ports = {row["id"]: row.pop("ports") for row in rows}
     statement = upsert(NodeRow).on_conflict_do_nothing(index_elements=["provider_id", "ref"]).returning(NodeRow.id)
     ids = list(session.execute(statement, rows).scalars())
-    _wire(session, {one: ports[one] for one in ids})
+    wire(session, {one: ports[one] for one in ids})
     stay = NODE_STATES.by_name[NODE_STATES.initial].longest_stay_s
     session.execute(
         update(NodeRow).where(NodeRow.id.in_(ids)).values(deadline_at=CpClock() + func.make_interval(0, 0, 0, 0, 0, 0, stay))
@@ -344,6 +350,9 @@ def _enrolled(one: NewNode, provider_id: str, site: str, sealer: Sealer | None) 
         "sealed": sealed,
         "rotation": "due" if access else "",
         "address": one.address,
+        "serial": one.serial,
+        "unit": one.unit,
+        "labels": dict(one.labels),
         "ports": one.ports,
     }
 
@@ -359,7 +368,19 @@ def seal_password(sealer: Sealer | None, node_id: str, password: str) -> bytes |
     return sealer.seal(password.encode(), table="nodes", column="sealed", row=node_id)
 
 
-def _wire(session: Session, ports: Mapping[str, Iterable[NewPort]]) -> None:
+WIRE = text(
+    """
+    INSERT INTO node_ports (node_id, name, provider_id, switch, port)
+    SELECT node_id, name, provider_id, switch, port
+    FROM jsonb_to_recordset(CAST(:ports AS jsonb)) AS p(node_id text, name text, provider_id text, switch text, port text)
+    """
+)
+
+
+def wire(session: Session, ports: Mapping[str, Iterable[NewPort]]) -> None:
+    """
+    The nodes have these ports, in one statement. Raises Conflict for a switch port that another node has, or a name that stands twice.
+    """
     rows = [
         {"node_id": node_id, "name": one.name, "provider_id": one.fabric_id, "switch": one.switch, "port": one.port}
         for node_id, some in ports.items()
@@ -369,7 +390,7 @@ def _wire(session: Session, ports: Mapping[str, Iterable[NewPort]]) -> None:
         return
     try:
         with session.begin_nested():
-            session.execute(insert(NodePortRow), rows)
+            session.execute(WIRE, {"ports": json.dumps(rows)})
     except IntegrityError:
         raise Conflict("A switch port, or a port's name, is named twice or belongs to another node.", code="port_taken") from None
 

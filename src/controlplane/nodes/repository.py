@@ -9,7 +9,8 @@ from sqlalchemy import Row, bindparam, select, text
 from sqlalchemy.orm import Session
 
 from controlplane.boots import service as boots
-from controlplane.catalog.service import InstanceType
+from controlplane.catalog import service as catalog
+from controlplane.catalog.service import InstanceType, Parts
 from controlplane.kit.clock import CpClock
 from controlplane.nodes.models import AllocationRow, NetworkRow, NodePortRow, NodeRow, ProviderRow
 from controlplane.nodes.states import Access, Boot, Expected, NodeSnapshot, ProviderRef, Rotation, Tenancy, Wire
@@ -66,12 +67,13 @@ def read_snapshots(session: Session, rows: Sequence[Any], facts: dict[str, Insta
     begun = _read_boots(session, [row["boot_id"] for row in rows if row["boot_id"]])
     urls = _shared_urls(session, [row["access"]["url"] for row in rows if row["access"] and row["rotation"] == "due"])
     now = session.execute(select(CpClock())).scalar_one() if any(row["restarted_at"] for row in rows) else None
+    parts = catalog.expected_parts(session) if any(row["state"] == "inspecting" for row in rows) else {}
     return {
         row["id"]: _snapshot(
             row,
             tenancies.get(row["allocation_id"]),
             providers[row["provider_id"]],
-            facts[row["instance_type"]],
+            _expected(row, facts[row["instance_type"]], parts.get(row["instance_type"], Parts())),
             wires.get(row["id"], ()),
             begun.get(row["boot_id"]),
             turn,
@@ -133,11 +135,15 @@ def _read_boots(session: Session, boot_ids: Sequence[str]) -> dict[str, Boot]:
     }
 
 
+def _expected(node: Any, facts: InstanceType, parts: Parts) -> Expected:
+    return Expected(facts.gpu_model, node["gpus"], facts.memory_gib, parts, node["serial"])
+
+
 def _snapshot(
     node: Any,
     tenancy: Tenancy | None,
     provider: ProviderRef,
-    facts: InstanceType,
+    expected: Expected,
     wires: Sequence[Wire],
     boot: Boot | None,
     turn: int,
@@ -150,7 +156,7 @@ def _snapshot(
         step=node["step"],
         ref=node["ref"],
         provider=provider,
-        expected=Expected(facts.gpu_model, node["gpus"], facts.memory_gib),
+        expected=expected,
         task_id=node["task_id"],
         tenancy=tenancy,
         cancel=tenancy is not None and tenancy.state == "releasing",

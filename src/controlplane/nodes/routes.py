@@ -10,6 +10,7 @@ from fastapi import APIRouter, Query
 from controlplane.kit.ids import new_id
 from controlplane.kit.paging import Page, PageAsk
 from controlplane.nodes import rotating, service
+from controlplane.nodes.enrolment_routes import router as enrolment
 from controlplane.nodes.health_routes import router as health
 from controlplane.nodes.schemas import (
     ActionsOut,
@@ -37,6 +38,7 @@ from controlplane.web.schemas import ListOf, Out
 T = TypeVar("T", bound=Out)
 router = APIRouter(tags=["nodes"])
 router.include_router(health)
+router.include_router(enrolment)
 NODES = "/v1/admin/nodes"
 NODE = NODES + "/{node_id}"
 PROVIDERS = "/v1/admin/providers"

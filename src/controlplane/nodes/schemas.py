@@ -291,6 +291,8 @@ class NodeOut(Out):
     block: str = Field(description="Spine group.", examples=["b1"])
     leaf: str = Field(description="Where its rails meet.", examples=["b1-l2"])
     rack: str = Field(description="Which rack.", examples=["b1-r07"])
+    unit: int | None = Field(description="Lowest rack unit; null where nobody said.", examples=[12])
+    serial: str | None = Field(description="The serial number that is expected; null where nobody said.", examples=["0047A"])
     nvlink_domain: str | None = Field(description="The rack-wide NVLink domain.", examples=[None])
     instance_type: str = Field(description="What it is sold as.", examples=["hgx-h100-8"])
     gpus: int = Field(description="How many it should have.", examples=[8])

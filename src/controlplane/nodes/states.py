@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any, Literal
 
+from controlplane.catalog.states import Parts
 from controlplane.kit.states import State, StateTable
 
 ASIDE = frozenset({"quarantined", "maintenance"})
@@ -366,6 +367,10 @@ class Expected:
     """Per node."""
     memory_gib: int
     """Main memory."""
+    parts: Parts = field(default_factory=Parts)
+    """Everything else that a machine of its type must have; only told for inspections."""
+    serial: str | None = None
+    """The serial number that the operator expects."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -460,3 +465,67 @@ class ProviderCheck:
     """Whether the list proves that what is not on it is not there."""
     cluster_ids: tuple[str, ...] = ()
     """The clusters with our marks that it listed."""
+
+
+@dataclass(frozen=True, slots=True)
+class Target:
+    """
+    A management controller that is to be looked at, whether its machine is enrolled or not.
+    """
+
+    id: str
+    """`dtg_…`."""
+    provider: ProviderRef
+    """The kind of controller."""
+    ref: str
+    """What the controller's password is sealed under: the node's id where the machine is enrolled, else the target's."""
+    access: Access
+    """How it is reached: as the node is, where the machine is enrolled."""
+
+
+@dataclass(frozen=True, slots=True)
+class Sighting:
+    """
+    A machine as it was found; empty where nothing was told.
+    """
+
+    ref: str
+    """Its name at the provider; for a controller that was looked at, its address."""
+    serial: str = ""
+    """Operators only."""
+    controller_url: str = ""
+    """Root of its controller."""
+    controller_system: str = ""
+    """The machine among the controller's systems."""
+    place: dict[str, Any] = field(default_factory=dict)
+    """{site, block, leaf, rack, nvlink_domain, instance_type, gpus}."""
+    inventory: dict[str, Any] = field(default_factory=dict)
+    """{vendor, model, gpu_model, gpus, memory_gib, uuid}."""
+
+
+@dataclass(frozen=True, slots=True)
+class Listing:
+    """
+    What came of asking a provider for its machines.
+    """
+
+    sightings: tuple[Sighting, ...]
+    """The machines it named."""
+    complete: bool
+    """Whether a machine that is not named is not there."""
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """
+    What came of looking at one controller.
+    """
+
+    target_id: str
+    """Which one."""
+    provider_id: str
+    """The kind of controller."""
+    sighting: Sighting | None
+    """Its machine; None when it did not answer."""
+    problem: str = ""
+    """Why it did not."""

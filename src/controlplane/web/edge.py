@@ -27,7 +27,7 @@ from controlplane.web.limits import Limiter, Ticket
 from controlplane.web.machine import Lane, lane_of
 from controlplane.web.payload import check_json
 from controlplane.web.problems import document, plain_problem, problem
-from controlplane.web.uploads import Upload
+from controlplane.web.uploads import Upload, Written
 
 log = logging.getLogger(__name__)
 requests = logging.getLogger("controlplane.requests")
@@ -89,6 +89,14 @@ class Gate:
     """Paths of machines, which bring no key and have budgets of their own."""
     uploads: tuple[Upload, ...] = ()
     """Places whose bodies are read by their endpoints."""
+    written: tuple[Written, ...] = ()
+    """Places whose bodies are files of text."""
+
+    def file(self, method: str, path: str) -> Written | None:
+        """
+        The place where a file of text is sent to; None for all others.
+        """
+        return next((at for at in self.written if at.method == method and at.path.fullmatch(path)), None)
 
     def upload(self, method: str, path: str) -> Upload | None:
         """
@@ -268,7 +276,8 @@ class EdgeMiddleware:
                 raise _too_large(upload.max_body_bytes)
             _check_octets(seen)
             return receive
-        limit = self.gate.max_body_bytes if lane is None else lane.max_body_bytes
+        written = self.gate.file(visit.scope["method"], visit.scope["path"])
+        limit = (written or lane or self.gate).max_body_bytes
         declared = _length(seen.length)
         if declared > limit * DRAINED:
             raise _too_large(limit)
@@ -276,12 +285,12 @@ class EdgeMiddleware:
         visit.unread = False
         visit.scope["state"]["body"] = body
         if body:
-            _check_kind(seen, lane)
+            _check_kind(seen, lane if written is None else written)
             if len(body) > BYTES_PER_TOKEN and visit.ticket is not None:
                 visit.ticket = visit.scope["state"]["limiter"] = self.gate.limiter.admit(
                     visit.scope["state"]["client"], len(body) // BYTES_PER_TOKEN
                 )
-            if lane is None or seen.media_type.startswith("application/json"):
+            if (lane is None and written is None) or seen.media_type.startswith("application/json"):
                 check_json(body)
         return _again(body, receive)
 
@@ -403,12 +412,15 @@ def _check_octets(seen: Seen) -> None:
         raise Refused(415, "unsupported_media_type", "The body's type is not accepted", detail)
 
 
-def _check_kind(seen: Seen, lane: Lane | None) -> None:
+def _check_kind(seen: Seen, takes: Lane | Written | None) -> None:
     _check_encoding(seen)
     kind, _, rest = seen.media_type.partition(";")
     kind = kind.strip().lower()
-    if lane is not None and kind in lane.media_types:
+    if takes is not None and kind in takes.media_types:
         return
+    if isinstance(takes, Written):
+        detail = f"Send Content-Type: {' or '.join(sorted(takes.media_types))}."
+        raise Refused(415, "unsupported_media_type", "The body's type is not accepted", detail)
     if kind != "application/json" and not (kind.startswith("application/") and kind.endswith("+json")):
         raise Refused(415, "unsupported_media_type", "The body's type is not accepted", "Send Content-Type: application/json.")
     charset = rest.lower().partition("charset=")[2].strip().strip('"')

@@ -15,7 +15,7 @@ from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-from fastapi import APIRouter, Query, Request
+from fastapi import APIRouter, Depends, Query, Request
 from fastapi.exceptions import RequestValidationError
 from pydantic import BaseModel
 from sqlalchemy import Engine
@@ -31,6 +31,7 @@ from controlplane.kit.db import DEADLOCK, EVERYTHING, SERIALIZATION_FAILURE, con
 from controlplane.kit.errors import Conflict, DomainError, FieldError, Forbidden, Invalid, NotFound, QuotaExceeded, Unavailable
 from controlplane.kit.secrets import Sealer
 from controlplane.web.call import Call, Reply
+from controlplane.web.files import SentFile
 from controlplane.web.problems import MEDIA_TYPE, problem, validation_problem
 from controlplane.web.repeat import Remembered, Repeat, remember, reserve
 from controlplane.web.waiting import WaitSeconds, answer_when_changed
@@ -123,10 +124,12 @@ def endpoint(
     works_suspended: bool | None = None,
     waits: frozenset[str] = frozenset(),
     also: dict[int, tuple[type[BaseModel], str]] | None = None,
+    takes: Mapping[str, str] | None = None,
 ) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
     """
     The function is served at the path. Its first parameter is the `Call`; the rest is declared as FastAPI knows it. With `waits` the
-    route has `wait_s`: while the resource's state is among these, the answer is held back until it changes.
+    route has `wait_s`: while the resource's state is among these, the answer is held back until it changes. `takes` are the media types of
+    a file of text, each with an example, which the function is given as a `SentFile`.
     """
     changes = method != "GET" if mutates is None else mutates
 
@@ -163,16 +166,28 @@ def endpoint(
             operation_id=function.__name__,
             tags=list(tags) if tags else None,
             responses=_answers(declared, also or {}),
-            openapi_extra={
-                "x-permission": permission,
-                "x-audience": audience,
-                "x-works-suspended": rule.works_suspended,
-                **({"parameters": headers} if headers else {}),
-            },
+            openapi_extra=_described(rule, headers, takes or {}),
         )
         return function
 
     return register
+
+
+def _described(rule: Rule, headers: list[dict[str, Any]], takes: Mapping[str, str]) -> dict[str, Any]:
+    """
+    What the OpenAPI document says of the route beside what FastAPI finds out by itself.
+    """
+    told: dict[str, Any] = {
+        "x-permission": rule.permission,
+        "x-audience": rule.audience,
+        "x-works-suspended": rule.works_suspended,
+    }
+    if headers:
+        told["parameters"] = headers
+    if takes:
+        content = {kind: {"schema": {"type": "string"}, "example": example} for kind, example in takes.items()}
+        told["requestBody"] = {"required": True, "description": "The file as it is.", "content": content}
+    return told
 
 
 def _lists_of(function: Callable[..., Any]) -> frozenset[str]:
@@ -202,6 +217,9 @@ def _outer_signature(
     outer = [inspect.Parameter("request_", inspect.Parameter.KEYWORD_ONLY, annotation=Request)]
     known = set()
     for one in inner:
+        if one.annotation is SentFile:
+            outer.append(one.replace(kind=inspect.Parameter.KEYWORD_ONLY, default=Depends(SentFile.of)))
+            continue
         outer.append(one.replace(kind=inspect.Parameter.KEYWORD_ONLY))
         is_body = inspect.isclass(one.annotation) and issubclass(one.annotation, BaseModel)
         if f"{{{one.name}}}" not in path and not is_body:

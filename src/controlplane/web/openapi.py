@@ -69,7 +69,7 @@ answer alike. Unknown fields and unknown query parameters are refused.
 
 Every answer tells the present budget in `RateLimit-Limit`, `RateLimit-Remaining` and `RateLimit-Reset` (seconds until it is full).
 Over it the answer is 429 with `Retry-After`. Deleting and stopping have a budget of their own. A body holds at most 1 MiB of JSON in
-UTF-8, 32 levels and 20,000 values; only the content of images is sent as it is, in chunks.
+UTF-8, 32 levels and 20,000 values; only files of machines, and the content of images in chunks, are sent as they are.
 
 ## Values
 

@@ -1,5 +1,5 @@
 """
-Places whose bodies are too large to be read by the edge.
+Places whose bodies are not the JSON that all others take.
 """
 
 import re
@@ -16,5 +16,21 @@ class Upload:
     """HTTP method."""
     path: re.Pattern[str]
     """Fits the whole path."""
+    max_body_bytes: int
+    """Largest body."""
+
+
+@dataclass(frozen=True, slots=True)
+class Written:
+    """
+    A place whose bodies are files of text: the edge reads them whole, and the endpoint is given the bytes.
+    """
+
+    method: str
+    """HTTP method."""
+    path: re.Pattern[str]
+    """Fits the whole path."""
+    media_types: frozenset[str]
+    """Kinds of text that are taken there."""
     max_body_bytes: int
     """Largest body."""

@@ -7,12 +7,10 @@ from typing import Any
 
 from controlplane.kit.outcome import Advance, Fail, Outcome, Wait
 from controlplane.nodes.states import NodeFacts, NodeSnapshot
-from controlplane.nodes.steps.inspecting import find_differences
+from controlplane.nodes.steps.comparing import find_differences, summarize
 from controlplane.nodes.steps.metal.accounts import read_accounts, rotate
-from controlplane.nodes.steps.metal.models import catalog_model
 from controlplane.nodes.steps.metal.sequence import Act, Machine, begin, run
 from controlplane.providers.hardware import HardwareInventory
-from controlplane.providers.machines import Inventory
 from controlplane.providers.toolbox import Toolbox
 
 RETRY_S = 10.0
@@ -44,8 +42,9 @@ def _read(machine: Machine) -> Outcome | NodeFacts:
     patience_s = float(node.provider.config.get("inventory_patience_s", PATIENCE_S))
     if not seen.complete and node.state_for_s < patience_s:
         return Wait("Part of its inventory cannot be read yet.", RETRY_S, detail="; ".join(seen.unread)[:2000])
-    found = summarize(seen, node.provider.config.get("gpu_models", {}))
-    findings = find_differences(node.expected, found)
+    models = node.provider.config.get("gpu_models", {})
+    found = summarize(seen, models)
+    findings = find_differences(node.expected, seen, models)
     findings += [{"check": "inventory", "severity": "info", "message": f"not read: {part}"} for part in seen.unread]
     facts = NodeFacts(inventory={**asdict(found), "findings": findings, "hardware": as_stored(seen)})
     if any(one["severity"] == "blocking" for one in findings):
@@ -60,21 +59,6 @@ def _list(machine: Machine) -> Outcome:
     inventory = machine.node.inventory
     hardware = {**inventory["hardware"], "accounts": read_accounts(machine)}
     return Advance("qualifying", facts=NodeFacts(inventory={**inventory, "hardware": hardware}))
-
-
-def summarize(seen: HardwareInventory, models: dict[str, str]) -> Inventory:
-    """
-    The inventory in the words of the catalog. A controller that shows no GPU at all may not see any: their number is then unknown.
-    """
-    named = sorted({catalog_model(gpu.model, models) for gpu in seen.gpus})
-    return Inventory(
-        gpu_model=named[0] if len(named) == 1 else "",
-        gpus=len(seen.gpus) or None,
-        memory_gib=seen.memory_gib,
-        cpus=seen.cpus,
-        serial=seen.serial,
-        firmware=seen.firmware,
-    )
 
 
 def as_stored(seen: HardwareInventory) -> dict[str, Any]:
