@@ -19,9 +19,10 @@ from controlplane.kit.access import Principal
 from controlplane.kit.ids import new_id
 from controlplane.kit.secrets import Sealer
 from controlplane.nodes import wiring
+from controlplane.nodes.cabling import Mend, WatchedSwitch, ports_carry
 from controlplane.nodes.registering import NewPort
 from controlplane.nodes.service import read_providers
-from controlplane.nodes.states import Mend, ProviderRef, WatchedSwitch, ports_carry
+from controlplane.nodes.states import ProviderRef
 from controlplane.nodes.steps.metal import ports
 from controlplane.providers.adapters.simulated.control import SimControl
 from controlplane.providers.adapters.simulated.fabric_judge import fabric_findings

@@ -11,7 +11,8 @@ import pytest
 
 from controlplane.kit.outcome import Advance, Fail, Wait
 from controlplane.nodes.acting import ACTS
-from controlplane.nodes.states import ACTING, NODE_STATES, TENANTS, Boot, NodeSnapshot, ports_carry
+from controlplane.nodes.cabling import ports_carry
+from controlplane.nodes.states import ACTING, NODE_STATES, TENANTS, Boot, NodeSnapshot
 from tests.factories.metal import HELD, NOW, PROVIDER, Bench, bare_node, drive
 
 READY = Boot("bot_1", "ready", 90.0, NOW)

@@ -15,9 +15,10 @@ from sqlalchemy.orm import Session
 
 from controlplane.kit.events import Event, record
 from controlplane.nodes import repository
+from controlplane.nodes.cabling import Mend, Network, SeenPort, SwitchLook, WatchedSwitch, ports_carry
 from controlplane.nodes.models import HealthReportRow
 from controlplane.nodes.reporting import Report, report
-from controlplane.nodes.states import Mend, Network, ProviderRef, SeenPort, SwitchLook, WatchedSwitch, Wire, ports_carry
+from controlplane.nodes.states import ProviderRef, Wire
 
 EVERY_S = 60.0
 SPREAD = 0.2

@@ -5,7 +5,8 @@ A machine's network ports and its tenant's network, where an operator told us ho
 import logging
 
 from controlplane.kit.outcome import Outcome, Wait
-from controlplane.nodes.states import Mend, SeenPort, SwitchLook, WatchedSwitch, Wire
+from controlplane.nodes.cabling import Mend, SeenPort, SwitchLook, WatchedSwitch
+from controlplane.nodes.states import Wire
 from controlplane.nodes.steps.metal.sequence import POLL_S, Machine
 from controlplane.providers.errors import ProviderError
 from controlplane.providers.fabrics import Fabrics, NetworkSpec, PortRef, PortView
