@@ -28,7 +28,8 @@ from tests.e2e.test_metal_hosts import Metal, done, enroll, key_pair, metal, ord
 from tests.factories.world import MASTER_KEY
 
 __all__ = ["metal"]
-ROUNDS = 3
+ROUNDS = int(os.environ.get("ROUNDS", "3"))
+PATIENCE_S = 600.0
 GOAL_S = 2.0
 GOAL_SHARE = 0.05
 pytestmark = [pytest.mark.timeout(1200), pytest.mark.skipif(os.environ.get("ADDED") != "1", reason="a figure: make added")]
@@ -47,14 +48,14 @@ def test_what_we_add_to_a_deploy(metal: Metal, database: Database, hardware: Har
     (node_id,) = enroll(metal, 1)
     _, public = key_pair(tmp_path, "own")
     ours, plain = [], []
-    metal.until(f"/v1/admin/nodes/{node_id}", "available", "quarantined")
+    metal.until(f"/v1/admin/nodes/{node_id}", "available", "quarantined", within_s=PATIENCE_S)
     for _ in range(ROUNDS):
         path = order(metal.tenant, metal.project, public, 1)
-        metal.until(path, "running", client=metal.tenant)
+        metal.until(path, "running", client=metal.tenant, within_s=PATIENCE_S)
         ours.append(_seconds_to_active(database, node_id))
         done(metal.tenant.delete(path, headers={"If-Match": "*"}))
-        metal.until(path, "deleted", client=metal.tenant)
-        metal.until(f"/v1/admin/nodes/{node_id}", "available", "quarantined")
+        metal.until(path, "deleted", client=metal.tenant, within_s=PATIENCE_S)
+        metal.until(f"/v1/admin/nodes/{node_id}", "available", "quarantined", within_s=PATIENCE_S)
         plain.append(_by_script(metal, database, hardware, node_id, public))
     own_s, added_s = statistics.median(plain), statistics.median(ours) - statistics.median(plain)
     figures = {
