@@ -24,10 +24,10 @@ from controlplane.kit.secrets import Sealer
 from controlplane.providers.hardware import Controller, Hardware
 from controlplane.providers.registry import AdapterInput, build_adapter
 from tests.conftest import Database
-from tests.e2e.test_metal_hosts import Metal, done, enroll, key_pair, metal, order
+from tests.e2e.rack import Metal, done, enroll, key_pair
+from tests.e2e.test_metal_hosts import order
 from tests.factories.world import MASTER_KEY
 
-__all__ = ["metal"]
 ROUNDS = int(os.environ.get("ROUNDS", "3"))
 PATIENCE_S = 600.0
 GOAL_S = 2.0
