@@ -6,7 +6,6 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -31,7 +30,7 @@ from tests.factories.identity import Caller, small_app
 from tests.factories.world import MASTER_KEY, World, make_world
 from tests.integration.test_bare_nodes import KEY, Rack, only_bare, order
 from tests.schedules.run import FLEET
-from workers.sweeps import watch_controllers
+from workers.watch import Watch
 
 VERBS = {"reboot", "power-cycle", "stop", "start", "reinstall", "rescue", "unrescue"}
 ROUND = ("reboot", "stop", "start", "rescue", "unrescue", "reinstall")
@@ -210,11 +209,12 @@ def test_a_rescue_knows_the_keys_and_nothing_else(flat: Flat) -> None:
     assert (content.ssh_keys, content.user_data, content.scripts, content.files) == ((KEY,), "", (), ())
     assert machine.facts.hostname == flat.instance_id.replace("_", "-")
     with pytest.raises(NotFound):
-        flat.world.do(lambda s: reporting.facts_for(s, deployed.id))
+        flat.world.do(lambda s: reporting.content_for(s, sealer, links, deployed.id))
     flat.done("unrescue")
-    assert flat.world.do(lambda s: reporting.facts_for(s, deployed.id)).hostname == machine.facts.hostname
+    reopened = flat.world.do(lambda s: reporting.content_for(s, sealer, links, deployed.id))[1]
+    assert reopened.facts.hostname == machine.facts.hostname
     with pytest.raises(NotFound):
-        flat.world.do(lambda s: reporting.facts_for(s, rescue.id))
+        flat.world.do(lambda s: reporting.content_for(s, sealer, links, rescue.id))
     assert flat.world.rows("SELECT boot_id FROM nodes WHERE id = :n", n=flat.node_id) == [(deployed.id,)]
 
 
@@ -259,19 +259,25 @@ def test_giving_it_back_wins(flat: Flat, verb: str, ticks: int) -> None:
     assert flat.bench.unsafe == []
 
 
+def looked_at(flat: Flat) -> int:
+    """How many controllers a round of looks has asked."""
+    with Watch(flat.world.engine, flat.rack.tools) as watch:
+        watch.whole_round()
+    query = "SELECT count(*) AS n FROM nodes WHERE id = ANY(:ids) AND looked_at > cp_clock() - interval '1 s'"
+    return int(flat.world.rows(query, ids=flat.rack.ids)[0].n)
+
+
 def test_a_stopped_machine_is_neither_sick_nor_replaced(flat: Flat) -> None:
     """Its controller is not asked while it is off, and a report of trouble takes it from nobody; once it runs again both happen."""
     flat.done("stop")
     flat.world.clock.advance(61)
-    with ThreadPoolExecutor(2) as pool:
-        assert watch_controllers(flat.world.engine, flat.rack.tools, pool) == 1
+    assert looked_at(flat) == 1
     flat.world.do(lambda s: nodes.report(s, [nodes.Report(flat.node_id, "agent", "heartbeat", "drain", "silent")]))
     flat.world.clock.advance(120)
     assert flat.world.do(replacing.replace_sick) == 0
     flat.done("start")
     flat.world.clock.advance(120)
-    with ThreadPoolExecutor(2) as pool:
-        assert watch_controllers(flat.world.engine, flat.rack.tools, pool) == 2
+    assert looked_at(flat) == 2
     assert flat.world.do(replacing.replace_sick) == 1
 
 
@@ -361,6 +367,9 @@ def test_consoles_show_what_ran_for_their_owner_and_nothing_else(flat: Flat) -> 
 def test_death_at_any_point_changes_nothing(flat: Flat) -> None:
     """A process that dies at every third pass of a point, before or after its call or commit, does each action once all the same."""
     flat.rack.tools.benches[flat.node_id] = Guarded(flat.bench, Circuit())  # type: ignore[assignment]
+    # Every death costs a lease, and the boot is as old as all of them together before its machine has power.
+    patient = "UPDATE providers SET config = config || '{\"first_call_s\": 7200}', version = version + 1 WHERE adapter = 'redfish'"
+    flat.world.do(lambda s: s.connection().exec_driver_sql(patient))
     for point in (
         "claim.before_commit",
         "claim.after_commit",

@@ -169,6 +169,7 @@ def test_secure_boot_is_put_right_and_read_back(kit: RedfishKit, worker: Worker)
     access = Access(kit.url, system=kit.systems[0], username=username, sealed=password.encode())
     provider = ProviderRef("prv_1", "redfish", {"settings_wanted": {"secure_boot": "on"}}, None, 1)
     node = bare_node("cleaning", access=access, provider=provider, boot=Boot("bot_1", "ready", 9.0, NOW))
+    tools.bench.change_settings(_at(node), {"secure_boot": "off"})  # other tests share the controller
     before = STEPS["cleaning"](replace(node, step="held"), tools)
     assert isinstance(before, Fail)
     for step in ("adjust", "light"):

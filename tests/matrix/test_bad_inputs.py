@@ -22,12 +22,14 @@ from controlplane.boots import service as boots
 from controlplane.boots.states import Facts
 from controlplane.clusters import service as clusters
 from controlplane.kit.errors import NotFound
+from controlplane.kit.secrets import Sealer
 from controlplane.nodes.states import NodeSnapshot
 from controlplane.nodes.steps.metal.cleaning import ACTS
 from controlplane.providers.errors import NotSent
 from controlplane.web.limits import Buckets
 from tests.conftest import Database
-from tests.factories.boots import Answer, Booting, Machine, ask, booting
+from tests.factories.boots import LINKS, Answer, Booting, Machine, ask, booting
+from tests.factories.world import MASTER_KEY
 from tests.matrix.cases import Case
 from tests.matrix.driven import Rack
 from tests.matrix.life import Life
@@ -163,7 +165,7 @@ def test_a_machine_that_speaks_after_its_tenant_left(database: Database, tmp_pat
         for work in (
             lambda s: reporting.phone_home(s, boot.id, {"instance_id": boot.instance}),
             lambda s: reporting.take_console(s, boot.id, b"late", None),
-            lambda s: reporting.facts_for(s, boot.id),
+            lambda s: reporting.content_for(s, Sealer.from_base64(MASTER_KEY), LINKS, boot.id),
         ):
             with pytest.raises(NotFound):
                 ground.world.do(work)

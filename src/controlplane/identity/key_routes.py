@@ -103,7 +103,9 @@ def _rotate_key(call: Call, key_id: str, body: KeyRotate) -> Reply:
     return _made(call, made)
 
 
-CREATE = Shared(_create_key, "POST", "create_{}", "", "keys:create", "Make an API key", FreshKeyOut, status=201, problems=(409,))
+CREATE = Shared(
+    _create_key, "POST", "create_{}", "", "keys:create", "Make an API key", FreshKeyOut, status=201, problems=(404, 409)
+)
 KEY_ROUTES: tuple[Shared, ...] = (
     Shared(_list_keys, "GET", "list_{}s", "", "keys:read", "List API keys", ListOf[KeyOut]),
     Shared(_get_key, "GET", "get_{}", "/{key_id}", "keys:read", "Show an API key", KeyOut),
