@@ -100,9 +100,12 @@ def _changed(cluster: ClusterSnapshot, view: ClusterView, leaving: list[MemberSn
 
 def _behind(cluster: ClusterSnapshot) -> Wait | None:
     """
-    None when every host that stays holds its files as they are now. A host that is known to be sick is not waited for.
+    None when every host that stays holds its files as they are now. A worker that is known to be sick, or that its tenant has switched off,
+    is not waited for: it asks for its files when it is back.
     """
-    hosts = [one for one in staying(cluster) if one.role != "worker" or one.node_health not in SICK]
+    hosts = [
+        one for one in staying(cluster) if one.role != "worker" or (one.node_health not in SICK and one.node_state == "active")
+    ]
     late = [one for one in hosts if not one.current]
     if not late:
         return None
