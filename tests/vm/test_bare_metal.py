@@ -140,6 +140,7 @@ def test_a_machine_that_boots_a_kernel_is_sold_and_taken_back(cloud: Cloud, tmp_
         ("check", "ended"),
         ("deploy", "ended"),
         ("wipe", "ended"),
+        ("wipe", "ended"),
     ], boots
     assert cloud.vm.read_disk(0, len(IMAGE)) == bytes(len(IMAGE))
     say("wiped; nothing of the image is left", cloud.started)
