@@ -17,6 +17,7 @@ from pydantic import SecretStr
 from controlplane import seeding
 from controlplane.settings import Settings
 from tests.conftest import Database
+from tests.e2e.rack import done
 from tests.factories.serving import MASTER_KEY, serving
 from tests.slurm_kit import SlurmKit
 from workers.engine import Engine
@@ -57,14 +58,6 @@ class Cloud:
                 return seen
             assert time.monotonic() < end, f"{path} stays {state}: {seen}"
             ask.get("/v1/events", params={"limit": 1})
-
-
-def done(answer: httpx.Response) -> Any:
-    """
-    The body of an answer that must be good.
-    """
-    assert answer.is_success, f"{answer.request.method} {answer.request.url}: {answer.status_code} {answer.text}"
-    return answer.json() if answer.content else None
 
 
 @pytest.fixture

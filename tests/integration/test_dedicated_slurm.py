@@ -12,12 +12,14 @@ from typing import Any
 import pytest
 from sqlalchemy import text
 
+from controlplane.activity import service as activity
 from controlplane.boots import reporting
 from controlplane.boots.states import CLOUD_INIT_STAGES, Outcome, Report
 from controlplane.clusters import replacing, scaling
 from controlplane.clusters import service as clusters
 from controlplane.clusters.errors import NotChangeable
 from controlplane.kit.errors import Invalid, NoCapacity, Unavailable
+from controlplane.kit.paging import PageAsk
 from controlplane.kit.secrets import Sealer
 from controlplane.nodes import service as nodes
 from controlplane.providers.clusters import ClusterView, MemberView
@@ -188,7 +190,7 @@ def test_an_order_becomes_a_cluster_with_keys_of_its_own(world: World, rack: Own
 
 
 def test_a_schedulers_own_provider_is_nobody_elses(world: World, rack: OwnRack) -> None:
-    """No order is placed on it, no list shows it, no check asks it; it and its keys are forgotten with the cluster."""
+    """No order is placed on it, no list shows it, no check asks it or calls it silent; it and its keys are forgotten with the cluster."""
     cluster_id = order(world, wanted(world))
     rack.settle()
     pools = world.do(lambda s: [one.id for one in nodes.read_pools(s, [world.keys.site])])
@@ -196,6 +198,9 @@ def test_a_schedulers_own_provider_is_nobody_elses(world: World, rack: OwnRack) 
     assert own.id not in pools
     assert (own.state, own.sealed is None) == ("active", False)
     assert world.rows("SELECT checked_at FROM providers WHERE id = :id", id=own.id) == [(None,)]
+    world.clock.advance(86_400)
+    waiting = world.do(lambda s: activity.list_attention(s, "provider", PageAsk(200, None)).items)
+    assert own.id not in {one.id for one in waiting}
     at = (world.tenant, world.keys.project_id, cluster_id, lambda version: None)
     world.do(lambda s: clusters.delete_cluster(s, *at))
     rack.settle()

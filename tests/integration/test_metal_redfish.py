@@ -5,7 +5,6 @@ sushy-tools' emulator.
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, suppress
 from dataclasses import replace
@@ -22,6 +21,7 @@ from controlplane.providers.adapters.redfish.adapter import RedfishAdapter, buil
 from controlplane.providers.errors import ProviderError, Transient
 from controlplane.providers.registry import AdapterInput
 from tests.factories.metal import NOW, Tools, bare_node, learnt
+from tests.factories.processes import until
 from tests.redfish_kit import ACCOUNT, RedfishKit, running_kit
 from tests.simulators.redfish.server import Answer, FakeBmc, no, serving
 from tests.simulators.redfish.tree import MANAGER, SESSIONS, V1
@@ -29,7 +29,6 @@ from tests.simulators.redfish.tree import MANAGER, SESSIONS, V1
 OLD = "old secret 1"
 OURS = f"{V1}/AccountService/Accounts/2"
 LOCKED_AFTER = 3
-POLL_S = 0.25
 SLOWEST_POWER_S = 30.0
 Worker = Callable[[], Any]
 
@@ -174,10 +173,7 @@ def test_secure_boot_is_put_right_and_read_back(kit: RedfishKit, worker: Worker)
     assert isinstance(before, Fail)
     for step in ("adjust", "light"):
         STEPS["cleaning"](replace(node, step=step), tools)
-    end = time.monotonic() + SLOWEST_POWER_S
-    while tools.bench.observe(_at(node)).power != "on":
-        assert time.monotonic() < end
-        time.sleep(POLL_S)
+    until(lambda: tools.bench.observe(_at(node)).power == "on", "the machine has power", within_s=SLOWEST_POWER_S)
     held = STEPS["cleaning"](replace(node, step="held"), tools)
     assert isinstance(held, Wait), held
     assert held.step == "compare"

@@ -152,7 +152,8 @@ ATTENTION = text(
       UNION ALL
       SELECT 'provider', id, name, state, CASE WHEN problem <> '' THEN 'It does not answer.' ELSE 'It was not heard of lately.' END,
         problem, NULL, coalesce(seen_at, created_at), NULL, 'provider_silent', NULL
-      FROM providers WHERE state = 'active' AND coalesce(seen_at, created_at) < cp_clock() - make_interval(secs => :silent_s)
+      FROM providers WHERE state = 'active' AND cluster_id IS NULL
+        AND coalesce(seen_at, created_at) < cp_clock() - make_interval(secs => :silent_s)
     ) a LEFT JOIN operations o ON o.resource_id IN (a.id, a.acting_for) AND o.state IN ('pending', 'running', 'needs_attention')
     WHERE (CAST(:kind AS text) IS NULL OR a.kind = :kind) AND (CAST(:after AS text) IS NULL OR a.id > :after)
     ORDER BY a.id LIMIT :limit

@@ -13,11 +13,12 @@ from sqlalchemy.orm import Session
 
 from controlplane.boots import service as boots
 from controlplane.clusters import repository
-from controlplane.clusters.states import Options, host_name
+from controlplane.clusters.states import Options
 from controlplane.kit.errors import NoCapacity
 from controlplane.kit.ids import new_id
 from controlplane.kit.secrets import Sealer
 from controlplane.nodes import service as nodes
+from controlplane.nodes.states import host_name
 from controlplane.rendering.slurm import offer as offers
 from controlplane.rendering.slurm.changes import UNITS, renewal
 from controlplane.rendering.slurm.files import COMMANDS, Bundle, RenderedFile, Role

@@ -65,7 +65,7 @@ class ConsoleView:
     """
 
     boots: tuple[BootView, ...]
-    """Of this node for this owner, oldest first; the last ones where there were very many."""
+    """Of this node for this owner, oldest first; the first ones where there were very many."""
     boot_id: str
     """The boot that is shown."""
     console: Console

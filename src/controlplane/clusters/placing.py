@@ -67,6 +67,7 @@ def decide(session: Session, claims: Sequence[Claim]) -> Mapping[str, Sequence[O
         return {}
     ids = [claim.id for claim in claims]
     sets, members = repository.sets_of(session, ids), repository.members_of(session, ids)
+    failed = _failed_deployments(session, claims)
     orders: list[Order] = []
     paths: dict[str, Sequence[Outcome]] = {}
     for claim in claims:
@@ -74,7 +75,7 @@ def decide(session: Session, claims: Sequence[Claim]) -> Mapping[str, Sequence[O
         if not order.lacking:
             paths[claim.id] = _complete(claim, members[claim.id])
             continue
-        given_up = _given_up(session, order, sets[claim.id])
+        given_up = _given_up(failed.get(claim.id, 0), sets[claim.id])
         if given_up is not None:
             paths[claim.id] = _path(order, given_up)
             continue
@@ -99,15 +100,23 @@ def _order(claim: Claim, sets: Sequence[NodeSetRow], members: Sequence[Any]) -> 
     return Order(claim, tuple(lacking), frozenset(row[0].node_id for row in staying), replaces)
 
 
-def _given_up(session: Session, order: Order, sets: Sequence[NodeSetRow]) -> Outcome | None:
+def _failed_deployments(session: Session, claims: Sequence[Claim]) -> dict[str, int]:
+    """
+    How many nodes each of these clusters was given and could not be deployed: in all for an order, by the present change for one that runs.
+    """
+    since = {
+        one.id: one.row["state_since"] if one.state == "updating" else None
+        for one in claims
+        if one.state in {"provisioning", "updating"}
+    }
+    return nodes.failed_deployments(session, since)
+
+
+def _given_up(failed: int, sets: Sequence[NodeSetRow]) -> Outcome | None:
     """
     The end of an order for which too many nodes could not be deployed. What fails everywhere is not the nodes' fault, user-data that
     breaks every boot for example: it must not go on through the fleet and put one node after the other aside.
     """
-    state = order.claim.state
-    if state not in {"provisioning", "updating"}:
-        return None
-    failed = nodes.failed_deployments(session, order.claim.id, order.row["state_since"] if state == "updating" else None)
     most = max(FEWEST_FAILED, ceil(sum(one.count for one in sets) * SHARE_FAILED))
     if failed < most:
         return None

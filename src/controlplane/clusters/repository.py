@@ -11,10 +11,10 @@ from sqlalchemy.orm import Session
 
 from controlplane.boots import service as boots
 from controlplane.clusters.models import ClusterRow, NodeSetRow, ProviderUserRow
-from controlplane.clusters.states import ClusterSnapshot, MemberSnapshot, SetSnapshot, SetView, host_name
+from controlplane.clusters.states import ClusterSnapshot, MemberSnapshot, SetSnapshot, SetView
 from controlplane.kit.errors import NotFound
 from controlplane.nodes import service as nodes
-from controlplane.nodes.states import ProviderRef
+from controlplane.nodes.states import ProviderRef, host_name
 
 
 def get_cluster(session: Session, project_id: str, cluster_id: str, *, lock: bool = False) -> ClusterRow:

@@ -18,7 +18,7 @@ from controlplane.clusters.checking import check_order, refuse_if_hopeless
 from controlplane.clusters.driving import return_quota
 from controlplane.clusters.errors import NotChangeable
 from controlplane.clusters.models import ClusterRow, NodeSetRow
-from controlplane.clusters.states import CLUSTER_STATES, Home, Login, Options, Order, SetOrder, SetView, host_name
+from controlplane.clusters.states import CLUSTER_STATES, Home, Login, Options, Order, SetOrder, SetView
 from controlplane.identity import service as identity
 from controlplane.kit.access import Principal
 from controlplane.kit.clock import CpClock
@@ -29,6 +29,7 @@ from controlplane.kit.operations import NewOperation, Progress, advance, find_ac
 from controlplane.kit.paging import Page, PageAsk, fetch_page
 from controlplane.kit.secrets import Sealer
 from controlplane.nodes import service as nodes
+from controlplane.nodes.states import host_name
 from controlplane.quotas import service as quotas
 
 __all__ = [

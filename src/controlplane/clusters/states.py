@@ -56,13 +56,6 @@ CLUSTER_STATES = StateTable(
 )
 
 
-def host_name(instance_id: str) -> str:
-    """
-    What a machine calls itself while it is the tenant's: its name in the tenant's own Slurm, and never used again.
-    """
-    return instance_id.replace("_", "-")
-
-
 @dataclass(frozen=True, slots=True)
 class Options:
     """

@@ -211,15 +211,24 @@ def end_allocations(session: Session, allocations: Mapping[str, str]) -> None:
     wake(session, "clusters", sorted({row.cluster_id for row in rows}))
 
 
-def failed_deployments(session: Session, cluster_id: str, since: datetime | None) -> int:
+LOST = text(
     """
-    How many nodes were given to the cluster, since then if a moment is named, and could not be deployed for it.
+    SELECT c.id, count(*) AS lost FROM unnest(CAST(:ids AS text[]), CAST(:since AS timestamptz[])) AS c (id, since)
+    JOIN allocations a ON a.cluster_id = c.id AND a.end_reason = :reason AND (c.since IS NULL OR lower(a.during) >= c.since)
+    GROUP BY c.id
     """
-    lost = AllocationRow.cluster_id == cluster_id, AllocationRow.end_reason == DEPLOY_FAILED
-    query = select(func.count()).select_from(AllocationRow).where(*lost)
-    if since is not None:
-        query = query.where(func.lower(AllocationRow.during) >= since)
-    return int(session.execute(query).scalar_one())
+)
+
+
+def failed_deployments(session: Session, clusters: Mapping[str, datetime | None]) -> dict[str, int]:
+    """
+    How many nodes were given to each of the clusters, since the moment beside it if there is one, and could not be deployed for it; those
+    without any are left out. One query.
+    """
+    if not clusters:
+        return {}
+    rows = session.execute(LOST, {"ids": list(clusters), "since": list(clusters.values()), "reason": DEPLOY_FAILED})
+    return {row.id: row.lost for row in rows}
 
 
 def mark_leaving(session: Session, allocation_ids: Sequence[str]) -> None:

@@ -113,7 +113,8 @@ def due_providers(session: Session, limit: int) -> list[ProviderRef]:
     late = ProviderRow.discovered_at < CpClock() - func.make_interval(0, 0, 0, 0, 0, 0, EVERY_S)
     chosen = (
         select(ProviderRow.id)
-        .where(ProviderRow.state != "deleted", ProviderRow.seen_at.is_not(None), or_(ProviderRow.discovered_at.is_(None), late))
+        .where(ProviderRow.state != "deleted", ProviderRow.cluster_id.is_(None), ProviderRow.seen_at.is_not(None))
+        .where(or_(ProviderRow.discovered_at.is_(None), late))
         .order_by(ProviderRow.discovered_at.nulls_first(), ProviderRow.id)
         .limit(limit)
         .with_for_update(skip_locked=True)
@@ -296,13 +297,15 @@ def list_findings(session: Session, provider_id: str | None, code: str | None, a
 
 
 def _known(session: Session) -> list[Known]:
-    rows = session.execute(select(*NodeRow.__table__.columns).where(NodeRow.state != "retired"))
+    columns = ("id", "provider_id", "ref", "serial", "access", "created_at", "site", "nvlink_domain", "gpus", *PLACE)
+    found = NodeRow.inventory["serial"].astext.label("found")
+    rows = session.execute(select(*(getattr(NodeRow, name) for name in columns), found).where(NodeRow.state != "retired"))
     return [
         Known(
             node_id=row.id,
             provider_id=row.provider_id,
             ref=row.ref,
-            serial=row.serial or str(row.inventory.get("serial") or ""),
+            serial=row.serial or row.found or "",
             controller=(row.access["url"], row.access.get("system", "")) if row.access else None,
             place={name: getattr(row, name) for name in ("site", "nvlink_domain", "gpus", *PLACE)},
             since=row.created_at,

@@ -22,7 +22,7 @@ from controlplane.nodes.allocating import DEPLOY_FAILED, end_allocations
 from controlplane.nodes.models import AllocationRow, HoldRow, NodeRow, ProviderRow, WipeRow
 from controlplane.nodes.reporting import close_tickets, open_tickets
 from controlplane.nodes.rotating import make_due, store_learnt
-from controlplane.nodes.states import ACTING, NODE_STATES, NodeFacts, NodeSnapshot
+from controlplane.nodes.states import ACTING, NODE_STATES, NodeFacts, NodeSnapshot, host_name
 from controlplane.qualification import service as qualification
 
 TASK_PREFIX = {"inspecting": "tsk", "qualifying": "tsk", "cleaning": "wip"}
@@ -168,7 +168,7 @@ def _begin_boots(session: Session, state: str, node_ids: Sequence[str]) -> None:
 
 def _new_boot(row: Any, purpose: boots.Purpose, within_s: float, tests: Sequence[qualification.BurnTest]) -> boots.NewBoot:
     tenants = purpose in {"deploy", "rescue"}
-    name = (row.instance_id if tenants else row.id).replace("_", "-")
+    name = host_name(row.instance_id if tenants else row.id)
     return boots.NewBoot(
         node_id=row.id,
         purpose=purpose,

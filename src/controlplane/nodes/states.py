@@ -98,6 +98,14 @@ NODE_STATES = StateTable(
 )
 
 
+def host_name(own_id: str) -> str:
+    """
+    What a machine calls itself by this id: its instance's while it is a tenant's, in a Slurm of the tenant's own too, and never used again;
+    else its node's.
+    """
+    return own_id.replace("_", "-")
+
+
 @dataclass(frozen=True, slots=True)
 class ProviderRef:
     """
