@@ -218,11 +218,7 @@ def orders(stage: Stage, path: str, count: int, mark: str, *, key: str = "") -> 
 
     def one(number: int) -> bytes:
         body = {"name": f"{mark}-{number}", "spec": {"kind": "slurm", "site": stage.keys.site, "node_sets": sets}}
-        return (
-            request("POST", path, key=key, body=body, Idempotency_Key=f"{mark}-{number}")
-            if key
-            else request("POST", path, body=body)
-        )
+        return request("POST", path, key=key, body=body, Idempotency_Key=f"{mark}-{number}")
 
     return [one(number) for number in range(count)]
 
@@ -292,13 +288,15 @@ def measure(stage: Stage, product: Served, baseline: Served, reads: str, creates
         "clusters ordered, durably",
         {
             "product": (product, lambda n: orders(stage, f"/v1{creates}", CREATES, f"p{n}", key=key), 202),
+            "bare_baseline": (baseline, lambda n: orders(stage, f"/bare{creates}", CREATES, f"e{n}"), 202),
             "one_row_baseline": (baseline, lambda n: orders(stage, f"/v1{creates}", CREATES, f"b{n}"), 202),
             "same_rows_baseline": (baseline, lambda n: orders(stage, f"/same{creates}", CREATES, f"s{n}"), 202),
         },
-        "one_row_baseline",
+        "bare_baseline",
     )
     created["rows_written_each"] = {
         "product": written(stage, product, orders(stage, f"/v1{creates}", 1, "one-row", key=key)[0]),
+        "bare_baseline": written(stage, baseline, orders(stage, f"/bare{creates}", 1, "one-row-e")[0]),
         "same_rows_baseline": written(stage, baseline, orders(stage, f"/same{creates}", 1, "one-row-b")[0]),
     }
     report(created | circumstances())
