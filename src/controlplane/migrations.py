@@ -15,7 +15,7 @@ from sqlalchemy.exc import DBAPIError
 from alembic import command
 from controlplane.clusters.states import CLUSTER_STATES
 from controlplane.images.states import IMAGE_STATES
-from controlplane.jobs.states import JOB_STATES
+from controlplane.jobs.states import CHECKPOINT_STATES, JOB_STATES
 from controlplane.kit.db import make_engine, sqlstate
 from controlplane.nodes.states import NODE_STATES
 
@@ -99,7 +99,7 @@ def copy_moves(connection: Connection) -> None:
     connection.execute(text("DELETE FROM state_moves"))
     rows = [
         {"kind": table.kind, "before": before, "after": after}
-        for table in (NODE_STATES, CLUSTER_STATES, JOB_STATES, IMAGE_STATES)
+        for table in (NODE_STATES, CLUSTER_STATES, JOB_STATES, IMAGE_STATES, CHECKPOINT_STATES)
         for before, after in table.moves()
     ]
     connection.execute(text("INSERT INTO state_moves (kind, before, after) VALUES (:kind, :before, :after)"), rows)

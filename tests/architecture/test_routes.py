@@ -24,6 +24,7 @@ SHOWN_TO_SUSPENDED = {
     *("get_whoami", "list_projects", "get_project"),
     *("list_clusters", "get_cluster", "list_instances", "get_cluster_actions", "get_instance_actions"),
     *("list_jobs", "get_job", "list_job_actions"),
+    *("list_checkpoints", "list_job_checkpoints", "get_checkpoint", "get_checkpoint_policy"),
     *("list_operations", "get_operation"),
     *("get_usage", "list_usage_intervals"),
     *("list_quotas", "get_project_quotas"),

@@ -8,12 +8,12 @@ from sqlalchemy import text
 
 from controlplane.clusters.states import CLUSTER_STATES
 from controlplane.images.states import IMAGE_STATES
-from controlplane.jobs.states import JOB_STATES
+from controlplane.jobs.states import CHECKPOINT_STATES, JOB_STATES
 from controlplane.kit.states import StateTable
 from controlplane.nodes.states import NODE_STATES
 from tests.conftest import ROOT, Database
 
-TABLES = (NODE_STATES, CLUSTER_STATES, JOB_STATES, IMAGE_STATES)
+TABLES = (NODE_STATES, CLUSTER_STATES, JOB_STATES, CHECKPOINT_STATES, IMAGE_STATES)
 PAGE = ROOT / "docs" / "states.md"
 
 

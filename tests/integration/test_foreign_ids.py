@@ -26,6 +26,7 @@ PREFIXES = {
     "project_id": "prj",
     "cluster_id": "clu",
     "job_id": "job",
+    "checkpoint_id": "ckp",
     "tenant_id": "ten",
     "reseller_id": "rsl",
     "member_id": "prn",
@@ -58,6 +59,10 @@ ORDERED = (
     """
     INSERT INTO jobs (id, tenant_id, project_id, cluster_id, name, spec, state, due_at)
     VALUES (:job_id, :tenant_id, :project_id, :cluster_id, :name, '{}', 'queued', NULL)
+    """,
+    """
+    INSERT INTO checkpoints (id, tenant_id, project_id, job_id, attempt, step, kind, location, size_bytes, state)
+    VALUES (:checkpoint_id, :tenant_id, :project_id, :job_id, 1, 1, 'full', '/data/' || :name, 1, 'good')
     """,
     """
     INSERT INTO operations (id, tenant_id, project_id, type, resource_kind, resource_id, principal_id, reason)
@@ -131,6 +136,7 @@ def furnish(engine: Engine, served: Served, branch: Branch, name: str) -> Side:
         "image_id": image["id"],
         "cluster_id": new_id("clu"),
         "job_id": new_id("job"),
+        "checkpoint_id": new_id("ckp"),
         "operation_id": new_id("opr"),
         "instance_id": new_id("ins"),
     }

@@ -39,3 +39,21 @@ class GangTooLarge(NoCapacity):
 
     code = "job_larger_than_cluster"
     title = "The job is larger than its cluster"
+
+
+class CheckpointExists(Conflict):
+    """
+    The job has registered a checkpoint of this step, kind and location that is not bad: field `checkpoint_id`.
+    """
+
+    code = "checkpoint_exists"
+    title = "The checkpoint is registered"
+
+
+class CheckpointSettled(Conflict):
+    """
+    The checkpoint cannot be changed so from the state it is in: field `state`.
+    """
+
+    code = "checkpoint_settled"
+    title = "The checkpoint is not in a state for this"

@@ -5,7 +5,7 @@ Rows of jobs and of what they print.
 from datetime import datetime
 from typing import Any
 
-from sqlalchemy import ForeignKey, Index, LargeBinary, text
+from sqlalchemy import CheckConstraint, ForeignKey, Index, LargeBinary, text
 from sqlalchemy.dialects.postgresql import JSONB
 from sqlalchemy.orm import Mapped, mapped_column
 
@@ -69,6 +69,8 @@ class JobRow(Moving, Base):
     """When somebody asked to stop it."""
     log_bytes: Mapped[int] = mapped_column(server_default="0")
     """Output stored of the present attempt."""
+    last_checkpoint: Mapped[dict[str, Any] | None]
+    """{id, step, location}: the last good one, where a restart goes on from; kept by whoever changes a checkpoint of the job."""
     issues: Mapped[list[Any]] = mapped_column(JSONB(), server_default=text("'[]'::jsonb"))
     """[{code, message}]."""
 
@@ -92,3 +94,89 @@ class JobLogRow(Base):
     """The bytes as printed."""
     at: Mapped[datetime] = mapped_column(server_default=CpClock())
     """When it was read."""
+
+
+class CheckpointRow(Base):
+    """
+    What a job has saved of its work. The data lies with the tenant; the row says where.
+    """
+
+    __tablename__ = "checkpoints"
+    __table_args__ = (
+        CheckConstraint("state IN ('writing','good','bad','deleted')", name="state"),
+        CheckConstraint("state <> 'good' OR size_bytes IS NOT NULL", name="good_has_size"),
+        CheckConstraint("step >= 0 AND attempt >= 1 AND size_bytes >= 0", name="numbers"),
+        CheckConstraint("kind IN ('full','sharded','delta','weights')", name="kind"),
+        CheckConstraint("tier IN ('hot','warm','cold')", name="tier"),
+        Index(
+            "uq_checkpoints_place",
+            *("job_id", "step", "kind", "location"),
+            unique=True,
+            postgresql_where=text("state IN ('writing','good')"),
+        ),
+        Index("ix_checkpoints_job", "job_id", "step", "id"),
+        Index("ix_checkpoints_project", "project_id", "id"),
+    )
+
+    id: Mapped[str] = mapped_column(primary_key=True)
+    """`ckp_…`."""
+    tenant_id: Mapped[str] = mapped_column(ForeignKey("tenants.id"))
+    """Whose."""
+    project_id: Mapped[str] = mapped_column(ForeignKey("projects.id"))
+    """The job's project."""
+    job_id: Mapped[str] = mapped_column(ForeignKey("jobs.id"))
+    """Whose work it is."""
+    attempt: Mapped[int]
+    """Which try saved it."""
+    step: Mapped[int]
+    """The training step it was taken at."""
+    kind: Mapped[str]
+    """full, sharded, delta or weights."""
+    location: Mapped[str]
+    """A path or URL that the job can read."""
+    size_bytes: Mapped[int | None]
+    """Its size; none while it is being written."""
+    tier: Mapped[str] = mapped_column(server_default="hot")
+    """Where it lies as its owner says: hot, warm or cold."""
+    taken_at: Mapped[datetime] = mapped_column(server_default=CpClock())
+    """When it was taken, as its owner says."""
+    state: Mapped[str]
+    """As in `CHECKPOINT_STATES`."""
+    reason: Mapped[str] = mapped_column(server_default="")
+    """Why it is in this state."""
+    state_since: Mapped[datetime] = mapped_column(server_default=CpClock())
+    """When it came to this state."""
+    created_at: Mapped[datetime] = mapped_column(server_default=CpClock())
+    """When it was registered."""
+    updated_at: Mapped[datetime] = mapped_column(server_default=CpClock())
+    """When it last changed."""
+    version: Mapped[int] = mapped_column(server_default="1")
+    """Rises with every change."""
+
+
+class CheckpointPolicyRow(Base):
+    """
+    How long the checkpoints of a project are kept, and where.
+    """
+
+    __tablename__ = "checkpoint_policies"
+    __table_args__ = (
+        CheckConstraint("hot_last >= 1 AND warm_last >= 0 AND cold_every_steps >= 1 AND cold_days >= 1", name="numbers"),
+    )
+
+    project_id: Mapped[str] = mapped_column(ForeignKey("projects.id"), primary_key=True)
+    """Of which project."""
+    tenant_id: Mapped[str] = mapped_column(ForeignKey("tenants.id"))
+    """Whose."""
+    hot_last: Mapped[int]
+    """So many of a job's last good ones are hot."""
+    warm_last: Mapped[int]
+    """So many before these are warm."""
+    cold_every_steps: Mapped[int | None]
+    """Of older ones, those whose step is a multiple of this are cold, the others can go; none: all are kept."""
+    cold_days: Mapped[int | None]
+    """Older ones can go after so many days; none: never."""
+    updated_at: Mapped[datetime] = mapped_column(server_default=CpClock())
+    """When it last changed."""
+    version: Mapped[int] = mapped_column(server_default="1")
+    """Rises with every change."""

@@ -8,6 +8,7 @@ from typing import Annotated
 from fastapi import APIRouter, Query
 
 from controlplane.jobs import service
+from controlplane.jobs.checkpoint_routes import router as checkpoints
 from controlplane.jobs.schemas import Action, Actions, JobCreate, JobOut, LogPage
 from controlplane.jobs.states import JobFilter
 from controlplane.kit.errors import FieldError, Invalid
@@ -18,6 +19,7 @@ from controlplane.web.schemas import GivenMoment, ListOf
 from controlplane.web.streams import Stream, stream_endpoint
 
 router = APIRouter(tags=["jobs"])
+router.include_router(checkpoints)
 JOBS = "/v1/projects/{project_id}/jobs"
 JOB = JOBS + "/{job_id}"
 LAST_OFFSET = 10**14

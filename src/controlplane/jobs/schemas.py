@@ -147,6 +147,16 @@ class JobSpecOut(Out):
     restart: RestartOut = Field(description="When it starts again by itself.")
 
 
+class LastCheckpoint(Out):
+    """
+    Where a restart goes on from.
+    """
+
+    id: str = Field(description="The checkpoint.", examples=["ckp_01k5x7p3r8w2v6t9q4n0m1c2d3"])
+    step: int = Field(description="The training step it was taken at.", examples=[12_000])
+    location: str = Field(description="Where its data lies.", examples=["s3://runs/train-7b/step-12000"])
+
+
 class JobStatus(Status):
     """
     Where a job stands; times are the scheduler's.
@@ -168,6 +178,9 @@ class JobStatus(Status):
     expected_start_at: Moment | None = Field(description="The scheduler's estimate while it waits.", examples=[None])
     cancel_requested_at: Moment | None = Field(description="When somebody asked to stop it.", examples=[None])
     log_bytes: int = Field(description="Output of the attempt that can be read now.", examples=[18_432])
+    last_checkpoint: LastCheckpoint | None = Field(
+        description="The last good checkpoint: a restart is told of it as RESUME_CHECKPOINT, RESUME_STEP and RESUME_LOCATION."
+    )
 
 
 class JobOut(Out):
@@ -206,6 +219,7 @@ class JobOut(Out):
             expected_start_at=row.expected_start_at,
             cancel_requested_at=row.cancel_requested_at,
             log_bytes=row.log_bytes,
+            last_checkpoint=LastCheckpoint(**row.last_checkpoint) if row.last_checkpoint else None,
         )
         return cls(
             id=row.id,

@@ -18,7 +18,7 @@ from controlplane.identity import service as identity
 from controlplane.jobs import repository
 from controlplane.jobs.errors import ClusterNotUsable, ClusterRunsNoJobs, GangTooLarge, JobEnded
 from controlplane.jobs.models import JobRow
-from controlplane.jobs.states import ENDS, HOME_LOST, HOME_READY, JOB_STATES, JobFacts, JobFilter, JobSnapshot
+from controlplane.jobs.states import ENDS, HOME_LOST, HOME_READY, JOB_STATES, JobFacts, JobFilter, JobSnapshot, resume_env
 from controlplane.kit.access import Principal
 from controlplane.kit.clock import CpClock, rfc3339
 from controlplane.kit.errors import FieldError, Invalid, NotFound
@@ -280,7 +280,7 @@ def _snapshot(claim: Claim, home: Home | None, state_age_s: float) -> JobSnapsho
         gpus_per_node=spec["gpus_per_node"],
         tasks_per_node=spec["tasks_per_node"],
         time_limit_s=spec["time_limit_s"],
-        env=spec["env"],
+        env={**resume_env(row["last_checkpoint"]), **spec["env"]},
         gpu_model="" if home is None else home.gpu_model,
         max_restarts=spec["restart"]["max_restarts"],
         restarts=row["attempt"] - 1,
@@ -295,6 +295,7 @@ def _snapshot(claim: Claim, home: Home | None, state_age_s: float) -> JobSnapsho
         ran=row["started_at"] is not None,
         placement=tuple(row["placement"]),
         requeues=row["attempt_requeues"],
+        resume_step=(row["last_checkpoint"] or {}).get("step"),
     )
 
 
@@ -364,7 +365,8 @@ def _news(result: Result, facts: JobFacts) -> list[Event]:
     if facts.requeues is not None and facts.requeues > row["attempt_requeues"]:
         news.append(_event(row, "requeued", {"attempt": row["attempt"], "requeues": facts.requeues}))
     if facts.next_attempt:
-        news.append(_event(row, "restarted", {"attempt": row["attempt"] + 1, "failure_class": row["failure_class"]}))
+        told = {"attempt": row["attempt"] + 1, "failure_class": row["failure_class"], "checkpoint": row["last_checkpoint"]}
+        news.append(_event(row, "restarted", told))
     return news
 
 

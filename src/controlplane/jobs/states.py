@@ -5,6 +5,7 @@ The life of a job as data, and the frozen values its steps get and give. Pure.
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
+from typing import Any, Literal
 
 from controlplane.kit.states import State, StateTable
 from controlplane.nodes.states import ProviderRef
@@ -69,6 +70,16 @@ JOB_STATES = StateTable(
     ),
 )
 
+CHECKPOINT_STATES = StateTable(
+    kind="checkpoint",
+    states=(
+        State("writing", "settled", frozenset({"good", "bad", "deleted"}), says="Is being written."),
+        State("good", "settled", frozenset({"bad", "deleted"}), says="Complete: a restart can go on from it."),
+        State("bad", "settled", frozenset({"deleted"}), says="Its owner says that it cannot be used."),
+        State("deleted", "final", says="Its data is gone."),
+    ),
+)
+
 HOME_READY = frozenset({"running", "degraded", "updating"})
 """Cluster states in which jobs are handed over."""
 HOME_LOST = frozenset({"failed", "deleting", "deleted"})
@@ -108,6 +119,76 @@ def restart_in_s(restarts: int) -> float:
     How long to wait before the next restart, when there were so many: 5 s, doubling, at most 5 minutes.
     """
     return float(min(300, 5 * 2 ** min(restarts, 10)))
+
+
+CheckpointKind = Literal["full", "sharded", "delta", "weights"]
+Tier = Literal["hot", "warm", "cold"]
+Keeping = Literal["hot", "warm", "cold", "drop"]
+
+
+@dataclass(frozen=True, slots=True)
+class NewCheckpoint:
+    """
+    A checkpoint as its job registers it.
+    """
+
+    step: int
+    """The training step it was taken at."""
+    kind: CheckpointKind
+    """What it holds."""
+    location: str
+    """A path or URL that the job can read."""
+    size_bytes: int | None
+    """Its size; None while it is being written."""
+    tier: Tier = "hot"
+    """Where it lies."""
+    taken_at: datetime | None = None
+    """When it was taken; None: now."""
+    attempt: int | None = None
+    """Which try saved it; None: the present one."""
+
+
+@dataclass(frozen=True, slots=True)
+class Retention:
+    """
+    How long checkpoints are kept, and where. The last good one of a job is always kept.
+    """
+
+    hot_last: int = 3
+    """So many of a job's last good ones are hot."""
+    warm_last: int = 5
+    """So many before these are warm."""
+    cold_every_steps: int | None = None
+    """Of older ones, those whose step is a multiple of this are cold, the others can go; None: all are kept."""
+    cold_days: int | None = None
+    """Older ones can go after so many days; None: never."""
+
+
+@dataclass(frozen=True, slots=True)
+class CheckpointFilter:
+    """
+    Which checkpoints a list shows; None: all.
+    """
+
+    job_id: str | None = None
+    """Only of this job."""
+    state: str | None = None
+    """Only in this state; without it, deleted ones are left out."""
+    due: bool | None = None
+    """Only those that lie elsewhere than the policy wants (True), or where it wants (False)."""
+
+
+def resume_env(last: Mapping[str, Any] | None) -> dict[str, str]:
+    """
+    What a new attempt is told of the last good checkpoint; nothing where there is none.
+    """
+    if not last:
+        return {}
+    return {
+        "RESUME_CHECKPOINT": str(last["id"]),
+        "RESUME_STEP": str(last["step"]),
+        "RESUME_LOCATION": str(last["location"]),
+    }
 
 
 @dataclass(frozen=True, slots=True)
@@ -190,6 +271,8 @@ class JobSnapshot:
     """Instance ids stored for the attempt."""
     requeues: int = 0
     """Restarts of this attempt by the scheduler that were counted."""
+    resume_step: int | None = None
+    """The step of the last good checkpoint; None where there is none."""
 
     @property
     def token(self) -> str:

@@ -79,6 +79,7 @@ Ids are opaque and never change.
 TAGS = {
     "Clusters": "Nodes turned into a product: ordered, grown, shrunk and deleted as one.",
     "Jobs": "Work with an end, on a cluster: submitted, watched, cancelled, with its output.",
+    "Checkpoints": "What jobs have saved of their work: where it is, whether it is good, and how long it is kept.",
     "Projects": "A tenant's units that own resources.",
     "Images": "Operating systems: uploaded in chunks, checked, and served to machines.",
     "Catalog": "What can be ordered, where, and how much of it is free.",
@@ -96,6 +97,7 @@ TAGS = {
 NOUN_TAGS = {
     "clusters": "Clusters",
     "jobs": "Jobs",
+    "checkpoint-policy": "Checkpoints",
     "projects": "Projects",
     "images": "Images",
     "quotas": "Quotas",
@@ -234,6 +236,8 @@ def tag_of(path: str) -> str:
         return "Administration"
     if parts[0] == "reseller":
         return "Reselling"
+    if parts[0] == "projects" and "checkpoints" in parts:
+        return "Checkpoints"
     if parts[0] == "projects" and len(parts) > 1:
         return NOUN_TAGS.get(parts[1], "Projects")
     return NOUN_TAGS.get(parts[0], "Catalog")

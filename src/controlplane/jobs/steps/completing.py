@@ -65,7 +65,8 @@ def _finish(job: JobSnapshot, facts: JobFacts | None = None) -> Advance:
         return Advance("cancelled", f"{words} It was to be cancelled, so it is not started again.", facts)
     if by_itself and job.restarts < job.max_restarts:
         wait_s = restart_in_s(job.restarts)
-        again = f"{words} Starts again in {wait_s:.0f} s: restart {job.restarts + 1} of {job.max_restarts}."
+        place = "" if job.resume_step is None else f" It can go on from step {job.resume_step}."
+        again = f"{words} Starts again in {wait_s:.0f} s: restart {job.restarts + 1} of {job.max_restarts}.{place}"
         return Advance("queued", again, replace(facts, next_attempt=True, resume_in_s=wait_s))
     if by_itself and job.max_restarts:
         words = f"{words} All {job.max_restarts} restarts are used up."
