@@ -107,5 +107,7 @@ class PartsRow(Base):
     """Size of each in 2^30 bytes."""
     firmware: Mapped[dict[str, Any]] = mapped_column(server_default=text("'{}'::jsonb"))
     """Component to the versions that are wanted."""
+    firmware_images: Mapped[dict[str, Any]] = mapped_column(server_default=text("'{}'::jsonb"))
+    """Component to the image that an update installs: {version, url, targets}."""
     updated_at: Mapped[datetime] = mapped_column(server_default=CpClock())
     """Database clock."""

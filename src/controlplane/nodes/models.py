@@ -125,6 +125,8 @@ class NodeRow(Moving, Base):
     """The way from the host to its controller (`states.DOORS`)."""
     restarted_at: Mapped[datetime | None]
     """When the controller last took our word to restart."""
+    updating: Mapped[dict[str, Any]] = mapped_column(server_default=text("'{}'::jsonb"))
+    """How far its firmware is on its way to what is wanted (`states.Update`); empty: nowhere."""
     address: Mapped[str | None]
     """The machine's own address, as the operator or its tenant reaches it; none when unknown."""
     boot_id: Mapped[str | None]
