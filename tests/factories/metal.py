@@ -23,6 +23,7 @@ from controlplane.providers.hardware import (
     HardwareView,
     Logs,
     Nic,
+    UpdateView,
 )
 
 NOW = datetime(2026, 3, 1, 10, tzinfo=UTC)
@@ -90,6 +91,13 @@ class Bench:
     """Accepted, in force from the next power-on."""
     restarting: int = 0
     """Looks it will not answer now."""
+    flash: dict[str, Any] = field(default_factory=lambda: {"ends": "succeeded", "looks": 1, "when": "end"})
+    """How an update goes: `ends` as succeeded, unknown or failed after so many `looks`; installed at the `end`, at the next `start`, or
+    `never`; with `task` empty, without one to follow."""
+    flashing: tuple[str, str] | None = None
+    """Component and version that are being installed."""
+    flashed: list[str] = field(default_factory=list)
+    """The images that it fetched, in order."""
 
     def let_in(self, password: str) -> bool:
         """Whether it does, counted as controllers count."""
@@ -159,6 +167,35 @@ class Bench:
         if way != "stubborn":
             self.waiting |= wanted
 
+    def update_firmware(self, controller: Controller, image_url: str, *, targets: tuple[str, ...] = ()) -> UpdateView:
+        way = self._enter(controller, "update_firmware")
+        self.acts.append("update")
+        if self.flashing is None:
+            component, version = image_url.rpartition("/")[2].split("-")
+            self.flashing, self.flash["left"] = (component, version), self.flash["looks"]
+            self.flashed.append(image_url)
+        if way == "lost":
+            raise Unknown("no answer")
+        task = self.flash.get("task", "task 1")
+        return UpdateView(task, "running" if task else "unknown")
+
+    def observe_update(self, controller: Controller, task: str) -> UpdateView:
+        self._enter(controller, "observe_update")
+        self.flash["left"] -= 1
+        if self.flash["left"] > 0:
+            return UpdateView(task, "running", percent=50)
+        if self.flash["when"] == "end" and self.flash["ends"] != "failed":
+            self.install()
+        if self.flash["when"] == "never" or self.flash["ends"] == "failed":
+            self.flashing = None
+        return UpdateView(task, self.flash["ends"], message="so it ended")
+
+    def install(self) -> None:
+        """What was being installed is there."""
+        if self.flashing is not None:
+            firmware = {**self.inventory.firmware, self.flashing[0]: self.flashing[1]}
+            self.inventory, self.flashing = replace(self.inventory, firmware=firmware), None
+
     def observe(self, controller: Controller) -> HardwareView:
         self._enter(controller, "observe")
         return HardwareView(power=self.power_, media=self.media)  # type: ignore[arg-type]
@@ -172,6 +209,8 @@ class Bench:
         if on:
             self.settings |= self.waiting
             self.waiting = {}
+            if self.flash["when"] == "start":
+                self.install()
 
     def boot_from(self, controller: Controller, source: BootSource) -> None:
         self._enter(controller, "boot_from")
@@ -300,6 +339,7 @@ def learnt(node: NodeSnapshot, facts: Any) -> NodeSnapshot:
         node,
         inventory=facts.inventory if facts.inventory is not None else node.inventory,
         door=facts.door if facts.door is not None else node.door,
+        update=facts.update if facts.update is not None else node.update,
         restarted_for_s=0.0 if facts.restarted else node.restarted_for_s,
     )
 

@@ -201,11 +201,23 @@ def test_parts_are_asked_for_by_operators(fleet: Fleet) -> None:
         "drives": None,
         "drive_gib": None,
         "firmware": {},
+        "firmware_images": {},
         "asked": [],
     }
-    put = call("PUT", path, {"drives": 8, "drive_gib": 3500, "firmware": {"BMC": ["1.2", "1.3"]}})
+    image = {"version": "1.3", "url": "https://images.example/bmc-1.3.bin", "targets": []}
+    wanted = {"drives": 8, "drive_gib": 3500, "firmware": {"BMC": ["1.2", "1.3"]}, "firmware_images": {"BMC": image}}
+    put = call("PUT", path, wanted)
+    assert put.json()["firmware_images"] == {"BMC": image}
     assert put.json()["asked"] == ["drive_gib", "drives"]
     assert call("GET", path).json() == put.json()
     assert call("PUT", path.replace(TYPE, "none"), {}).status_code == 404
     assert call("PUT", path, {"firmware": {"BMC": []}}).status_code == 422
+    for wrong in (
+        {"version": "1.4"},  # not among those wanted
+        {"url": "https://me:secret@images.example/bmc.bin"},
+        {"url": "https://images.example/bmc.bin?token=secret"},
+        {"url": "ftp://images.example/bmc.bin"},
+        {"targets": ["http://elsewhere.example/"]},
+    ):
+        assert call("PUT", path, {**wanted, "firmware_images": {"BMC": image | wrong}}).status_code == 422
     assert fleet.call(fleet.tree.left.owner_key)("GET", path).status_code == 403

@@ -89,7 +89,14 @@ def test_a_verb_needs_the_version_and_a_lawful_state(fleet: Fleet) -> None:
     assert (operation["state"], operation["type"]) == ("succeeded", "node.quarantine")
     assert [one["after"] for one in call("GET", f"{path}/history").json()["items"]] == ["enrolled", "quarantined"]
     allowed = {one["name"]: one["allowed"] for one in call("GET", f"{path}/actions").json()["items"]}
-    assert allowed == {"requalify": True, "quarantine": False, "maintain": True, "repair": True, "retire": True}
+    assert allowed == {
+        "requalify": True,
+        "update-firmware": False,
+        "quarantine": False,
+        "maintain": True,
+        "repair": True,
+        "retire": True,
+    }
 
 
 def test_setting_a_node_aside_ends_its_tenancy(fleet: Fleet) -> None:
@@ -111,7 +118,7 @@ def test_nobody_interferes_with_a_release(fleet: Fleet) -> None:
     path = f"/v1/admin/nodes/{fleet.node_ids[0]}"
     call = fleet.call()
     actions = call("GET", f"{path}/actions").json()["items"]
-    assert {one["name"] for one in actions} == {"requalify", "quarantine", "maintain", "repair", "retire"}
+    assert {one["name"] for one in actions} == {"requalify", "update-firmware", "quarantine", "maintain", "repair", "retire"}
     assert all(not one["allowed"] and "taken from its tenant" in one["reason"] for one in actions)
     for one in actions:
         refused = call("POST", f"{path}/actions/{one['name']}", {"reason": "now"}, version=call("GET", path).json()["version"])

@@ -33,6 +33,7 @@ OperationState = Literal["pending", "running", "needs_attention", "succeeded", "
 PATHS: dict[str, tuple[str, ...]] = {
     "cluster.create": ("placing", "provisioning", "bootstrapping", "verifying", "running"),
     "cluster.delete": ("deleting", "deleted"),
+    "node.update_firmware": ("updating", "inspecting", "qualifying", "cleaning", "available"),
     "node.requalify": ("inspecting", "qualifying", "cleaning", "available"),
 }
 """The states that operations of a type go through when all goes well."""

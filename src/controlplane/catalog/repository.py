@@ -112,6 +112,7 @@ PARTS = select(
     PartsRow.drives,
     PartsRow.drive_gib,
     PartsRow.firmware,
+    PartsRow.firmware_images,
 ).join(GpuModelRow, GpuModelRow.name == InstanceTypeRow.gpu_model)
 
 

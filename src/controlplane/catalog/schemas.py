@@ -3,12 +3,12 @@ The catalog on the wire.
 """
 
 from decimal import Decimal
-from typing import Annotated
+from typing import Annotated, Self
 
 from fastapi import Query
-from pydantic import Field, PlainSerializer, StringConstraints
+from pydantic import Field, PlainSerializer, StringConstraints, model_validator
 
-from controlplane.catalog.states import Parts
+from controlplane.catalog.states import FirmwareImage, Parts
 from controlplane.web.schemas import Body, Moment, Name, Out
 
 PageLimit = Annotated[int, Query(ge=1, le=200, description="Items per page.", examples=[50])]
@@ -101,6 +101,42 @@ class SiteUpdate(Body):
 Component = Annotated[str, StringConstraints(min_length=1, max_length=120, pattern=r"^[^\x00-\x1f\x7f]+$")]
 
 
+ImageUrl = Annotated[
+    str,
+    StringConstraints(min_length=8, max_length=500, pattern=r"^https?://[A-Za-z0-9.:\[\]-]+(/[A-Za-z0-9._~!$&'()*+,;=:@%/-]*)?$"),
+]
+"""No account, query or fragment: the address is shown to operators and told to controllers, and must hold no secret."""
+Resource = Annotated[str, StringConstraints(min_length=1, max_length=200, pattern=r"^/redfish/v1/[A-Za-z0-9._~/-]+$")]
+
+
+class FirmwareImagePut(Body):
+    """
+    Where a wanted version of one component's firmware comes from.
+    """
+
+    version: Component = Field(description="As the machine's inventory shows it once it is installed.", examples=["1.13.2"])
+    url: ImageUrl = Field(
+        description="Where the machine's controller fetches the image; without an account or a query.",
+        examples=["https://images.example/bmc-1.13.2.bin"],
+    )
+    targets: list[Resource] = Field(
+        default=[],
+        max_length=20,
+        description="Resources of the controller that it is for; empty: the controller knows by the image.",
+        examples=[["/redfish/v1/UpdateService/FirmwareInventory/BMC"]],
+    )
+
+
+class FirmwareImageOut(Out):
+    """
+    Where a wanted version of one component's firmware comes from.
+    """
+
+    version: str = Field(description="As the machine's inventory shows it once it is installed.", examples=["1.13.2"])
+    url: str = Field(description="Where controllers fetch the image.", examples=["https://images.example/bmc-1.13.2.bin"])
+    targets: list[str] = Field(description="Resources of the controller that it is for.", examples=[[]])
+
+
 class PartsPut(Body):
     """
     What every machine of an instance type must have; null: only what follows from the catalog.
@@ -120,13 +156,28 @@ class PartsPut(Body):
         examples=[{"BMC": ["1.13.2"], "BIOS": ["2.1.0", "2.1.1"]}],
         json_schema_extra={"additionalProperties": False},  # names of another form are refused, not passed over
     )
+    firmware_images: dict[Component, FirmwareImagePut] = Field(
+        default={},
+        max_length=100,
+        description="Images that `update-firmware` installs, by component; the version must be one of those wanted.",
+        examples=[{}],
+        json_schema_extra={"additionalProperties": False},
+    )
+
+    @model_validator(mode="after")
+    def _images_are_wanted(self) -> Self:
+        for component, image in self.firmware_images.items():
+            if image.version not in self.firmware.get(component, ()):
+                raise ValueError(f"the image of {component} has a version that is not among those wanted")
+        return self
 
     def plain(self) -> Parts:
         """
         As the service takes it.
         """
-        fields = self.model_dump(exclude={"firmware"})
-        return Parts(**fields, firmware={name: tuple(versions) for name, versions in self.firmware.items()})
+        fields = self.model_dump(exclude={"firmware", "firmware_images"})
+        images = {name: FirmwareImage(one.version, one.url, tuple(one.targets)) for name, one in self.firmware_images.items()}
+        return Parts(**fields, firmware={name: tuple(versions) for name, versions in self.firmware.items()}, images=images)
 
 
 class PartsOut(Out):
@@ -140,6 +191,7 @@ class PartsOut(Out):
     drives: int | None = Field(description="Drives of at least the size.", examples=[8])
     drive_gib: int | None = Field(description="Size of each in 2^30 bytes.", examples=[3570])
     firmware: dict[str, list[str]] = Field(description="Wanted versions by component.", examples=[{"BMC": ["1.13.2"]}])
+    firmware_images: dict[str, FirmwareImageOut] = Field(description="Images to install, by component.", examples=[{}])
     asked: list[str] = Field(
         description="Which of these an operator asked for: a machine without them is kept out. The others only make warnings.",
         examples=[["drives"]],
@@ -150,5 +202,10 @@ class PartsOut(Out):
         """
         As shown.
         """
-        fields = {name: getattr(parts, name) for name in cls.model_fields if name not in {"firmware", "asked"}}
-        return cls(**fields, firmware={name: list(one) for name, one in parts.firmware.items()}, asked=sorted(parts.asked))
+        fields = {name: getattr(parts, name) for name in cls.model_fields if name not in {"firmware", "firmware_images", "asked"}}
+        return cls(
+            **fields,
+            firmware={name: list(one) for name, one in parts.firmware.items()},
+            firmware_images={name: FirmwareImageOut.model_validate(one) for name, one in parts.images.items()},
+            asked=sorted(parts.asked),
+        )

@@ -13,7 +13,7 @@ from sqlalchemy.orm import Session
 from controlplane.catalog import repository
 from controlplane.catalog.errors import CatalogBroken
 from controlplane.catalog.models import GpuModelRow, InstanceTypeRow, SiteRow
-from controlplane.catalog.states import GpuModel, InstanceType, Parts, Site
+from controlplane.catalog.states import FirmwareImage, GpuModel, InstanceType, Parts, Site
 from controlplane.kit.errors import NameTaken, NotFound
 from controlplane.kit.paging import Page, PageAsk
 
@@ -236,7 +236,10 @@ def _parts(row: Any) -> Parts:
     asked = frozenset(name for name, value in said.items() if value is not None)
     known = {"gpu_memory_gib": row.model_memory_gib, "nics": row.type_nics, "nic_gbit_s": row.type_nic_gbit_s}
     firmware = {name: tuple(versions) for name, versions in (row.firmware or {}).items()}
-    return Parts(**(known | {name: said[name] for name in asked}), firmware=firmware, asked=asked)
+    images = {
+        name: FirmwareImage(one["version"], one["url"], tuple(one["targets"])) for name, one in (row.firmware_images or {}).items()
+    }
+    return Parts(**(known | {name: said[name] for name in asked}), firmware=firmware, images=images, asked=asked)
 
 
 def put_parts(session: Session, name: str, parts: Parts) -> Parts:
@@ -246,5 +249,8 @@ def put_parts(session: Session, name: str, parts: Parts) -> Parts:
     get_instance_type(session, name)
     values: dict[str, Any] = {one: getattr(parts, one) for one in ("gpu_memory_gib", "nics", "nic_gbit_s", "drives", "drive_gib")}
     values["firmware"] = {component: list(versions) for component, versions in parts.firmware.items()}
+    values["firmware_images"] = {
+        component: {"version": one.version, "url": one.url, "targets": list(one.targets)} for component, one in parts.images.items()
+    }
     repository.put_parts(session, name, values)
     return expected_parts(session)[name]

@@ -79,6 +79,20 @@ class InstanceType:
 
 
 @dataclass(frozen=True, slots=True)
+class FirmwareImage:
+    """
+    Where a wanted version of one component's firmware comes from.
+    """
+
+    version: str
+    """As the controller shows it once it is installed."""
+    url: str
+    """Where the controller fetches it; the operator's, and without a password in it."""
+    targets: tuple[str, ...] = ()
+    """Resources of the controller that the image is for; empty: the controller knows by the image."""
+
+
+@dataclass(frozen=True, slots=True)
 class Parts:
     """
     What every machine of an instance type must have; None: nobody said.
@@ -96,5 +110,7 @@ class Parts:
     """Size of each in 2^30 bytes."""
     firmware: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     """Component, as the controller names it, to the versions that are wanted."""
+    images: Mapping[str, FirmwareImage] = field(default_factory=dict)
+    """Component to the image that an update installs; its version is one of those wanted."""
     asked: frozenset[str] = frozenset()
     """Which of these the operator has asked for; the others follow from the catalog and keep no machine out."""

@@ -90,6 +90,10 @@ def _store_facts(session: Session, results: Sequence[Result]) -> None:
     if inventories:
         statement = update(NodeRow.__table__).where(NodeRow.__table__.c.id == bindparam("node"))  # type: ignore[arg-type]
         session.connection().execute(statement.values(inventory=bindparam("found", type_=JSONB())), inventories)
+    updates = [{"node": node_id, "told": asdict(facts.update)} for node_id, facts in found if facts.update is not None]
+    if updates:
+        statement = update(NodeRow.__table__).where(NodeRow.__table__.c.id == bindparam("node"))  # type: ignore[arg-type]
+        session.connection().execute(statement.values(updating=bindparam("told", type_=JSONB())), updates)
     store_learnt(session, [(one.claim.id, one.outcome) for one in results])
     wipes = [
         {

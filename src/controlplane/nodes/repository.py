@@ -13,7 +13,7 @@ from controlplane.catalog import service as catalog
 from controlplane.catalog.service import InstanceType, Parts
 from controlplane.kit.clock import CpClock
 from controlplane.nodes.models import AllocationRow, NetworkRow, NodePortRow, NodeRow, ProviderRow
-from controlplane.nodes.states import Access, Boot, Expected, NodeSnapshot, ProviderRef, Rotation, Tenancy, Wire
+from controlplane.nodes.states import Access, Boot, Expected, NodeSnapshot, ProviderRef, Rotation, Tenancy, Update, Wire
 from controlplane.qualification import service as qualification
 
 OPEN = ("held", "active", "releasing")
@@ -67,7 +67,7 @@ def read_snapshots(session: Session, rows: Sequence[Any], facts: dict[str, Insta
     begun = _read_boots(session, [row["boot_id"] for row in rows if row["boot_id"]])
     urls = _shared_urls(session, [row["access"]["url"] for row in rows if row["access"] and row["rotation"] == "due"])
     now = session.execute(select(CpClock())).scalar_one() if any(row["restarted_at"] for row in rows) else None
-    parts = catalog.expected_parts(session) if any(row["state"] == "inspecting" for row in rows) else {}
+    parts = catalog.expected_parts(session) if any(row["state"] in {"inspecting", "updating"} for row in rows) else {}
     return {
         row["id"]: _snapshot(
             row,
@@ -170,6 +170,7 @@ def _snapshot(
         rotation=rotation,
         door=node["door"],
         restarted_for_s=restarted_for_s,
+        update=Update(**node["updating"]),
     )
 
 

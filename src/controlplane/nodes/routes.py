@@ -194,6 +194,15 @@ def requalify_node(call: Call, node_id: str, body: NodeAct) -> Reply:
     return _act(call, node_id, "requalify", body)
 
 
+@_verb("update-firmware", "Update a node's firmware")
+def update_node_firmware(call: Call, node_id: str, body: NodeAct) -> Reply:
+    """
+    The images of its instance type are installed where its versions are not among those wanted, and each version is read back. Power is
+    cut. Then the node is inspected, checked and wiped, and available. A tenant's node is never updated.
+    """
+    return _act(call, node_id, "update-firmware", body)
+
+
 @_verb("quarantine", "Quarantine a node")
 def quarantine_node(call: Call, node_id: str, body: NodeAct) -> Reply:
     """

@@ -140,6 +140,9 @@ class Action:
 
 ACTIONS: Mapping[str, Action] = {
     "requalify": Action("inspecting", "The node is inspected, checked and wiped again, and then available."),
+    "update-firmware": Action(
+        "updating", "The wanted firmware is installed and read back; then the node is inspected, checked and wiped, and available."
+    ),
     "quarantine": Action("quarantined", "The node is out of use until somebody decides."),
     "maintain": Action("maintenance", "The node is taken out on purpose."),
     "repair": Action("repairing", "The node is with whoever repairs it."),
@@ -151,6 +154,10 @@ RELEASING = (
     "It is being taken from its tenant: networks are detached and power is cut first. Wait until it is wiped or quarantined."
 )
 """Why no verb is allowed meanwhile: setting the node aside would end the tenancy before the machine has let go of it."""
+
+
+NOT_BY_US = "Its provider owns the machine's life: firmware is updated there."
+"""Why the firmware of such a node is not updated by us."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -314,7 +321,10 @@ def allowed_actions(row: NodeRow) -> dict[str, str]:
     if row.state == "releasing":
         return dict.fromkeys(ACTIONS, RELEASING)
     moves = NODE_STATES.by_name[row.state].moves
-    return {name: "" if action.to in moves else f"A node in state {row.state} cannot go there." for name, action in ACTIONS.items()}
+    allowed = {
+        name: "" if action.to in moves else f"A node in state {row.state} cannot go there." for name, action in ACTIONS.items()
+    }
+    return allowed if row.access else {**allowed, "update-firmware": NOT_BY_US}
 
 
 def act(session: Session, node_id: str, verb: str, *, reason: str, by: str, check: Callable[[int], None]) -> tuple[NodeView, str]:
@@ -330,7 +340,7 @@ def act(session: Session, node_id: str, verb: str, *, reason: str, by: str, chec
     if refusal:
         allowed = [name for name, why in allowed_actions(row).items() if not why]
         raise WrongState(refusal, state=row.state, allowed=allowed)
-    operation_id = start_operation(session, NewOperation(f"node.{verb}", "node", node_id, by))
+    operation_id = start_operation(session, NewOperation(f"node.{verb.replace('-', '_')}", "node", node_id, by))
     before, target = row.state, NODE_STATES.by_name[ACTIONS[verb].to]
     now = session.execute(select(CpClock())).scalar_one()
     stay = func.make_interval(0, 0, 0, 0, 0, 0, target.longest_stay_s)
@@ -348,6 +358,7 @@ def act(session: Session, node_id: str, verb: str, *, reason: str, by: str, chec
             attempts=0,
             attention="",
             task_id=new_id("tsk"),
+            updating={},
             version=NodeRow.version + 1,
             updated_at=now,
         )

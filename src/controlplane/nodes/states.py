@@ -22,9 +22,24 @@ NODE_STATES = StateTable(
     kind="node",
     states=(
         State("enrolled", "moving", frozenset({"inspecting"}) | ASIDE, 600, says="Known by name; nothing measured yet."),
-        State("inspecting", "moving", frozenset({"qualifying"}) | ASIDE, 3600, "quarantined", says="Its inventory is being read."),
+        State(
+            "inspecting",
+            "moving",
+            frozenset({"qualifying", "updating"}) | ASIDE,
+            3600,
+            "quarantined",
+            says="Its inventory is being read.",
+        ),
+        State(
+            "updating",
+            "moving",
+            frozenset({"inspecting"}) | ASIDE,
+            4 * 3600,
+            "quarantined",
+            says="Its firmware is being updated; nobody holds it.",
+        ),
         State("qualifying", "moving", frozenset({"cleaning"}) | ASIDE, 4 * 3600, "quarantined", says="Acceptance checks run."),
-        State("available", "settled", frozenset({"reserved", "inspecting"}) | ASIDE, says="Wiped, checked and free."),
+        State("available", "settled", frozenset({"reserved", "inspecting", "updating"}) | ASIDE, says="Wiped, checked and free."),
         State("reserved", "moving", frozenset({"deploying", "releasing"}), 600, "releasing", says="Chosen for a cluster."),
         State(
             "deploying", "moving", frozenset({"active", "releasing"}), 2 * 3600, "releasing", says="Being made ready for a tenant."
@@ -86,11 +101,14 @@ NODE_STATES = StateTable(
         State(
             "quarantined",
             "settled",
-            frozenset({"inspecting", "maintenance", "repairing", "retired"}),
+            frozenset({"inspecting", "updating", "maintenance", "repairing", "retired"}),
             says="Out of use until a person decides.",
         ),
         State(
-            "maintenance", "settled", frozenset({"inspecting", "quarantined", "repairing", "retired"}), says="Taken out on purpose."
+            "maintenance",
+            "settled",
+            frozenset({"inspecting", "updating", "quarantined", "repairing", "retired"}),
+            says="Taken out on purpose.",
         ),
         State("repairing", "settled", frozenset({"inspecting", "quarantined", "retired"}), says="With whoever repairs it."),
         State("retired", "final", says="Gone from the fleet."),
@@ -207,6 +225,26 @@ NOTEWORTHY = frozenset({"not_supported", "refused", "shared", "off", "unsure"})
 
 
 @dataclass(frozen=True, slots=True)
+class Update:
+    """
+    How far a node's firmware is on its way to what is wanted.
+    """
+
+    component: str = ""
+    """Which component is being updated; empty: none was chosen yet."""
+    task: str = ""
+    """The controller's name of the task; empty: it gave none."""
+    tries: int = 0
+    """How often this component's image was sent."""
+    since_s: float = 0.0
+    """When the present part of it began, counted from when the node came into its state."""
+    outcome: str = ""
+    """How the task ended: succeeded or unknown; empty while it runs."""
+    installed: Mapping[str, str] = field(default_factory=dict)
+    """Component to the version that was installed, and seen, since somebody last asked for anything."""
+
+
+@dataclass(frozen=True, slots=True)
 class Wire:
     """
     Where one of a node's network ports ends.
@@ -287,7 +325,7 @@ class Expected:
     memory_gib: int
     """Main memory."""
     parts: Parts = field(default_factory=Parts)
-    """Everything else that a machine of its type must have; only told for inspections."""
+    """Everything else that a machine of its type must have; only told for inspections and updates."""
     serial: str | None = None
     """The serial number that the operator expects."""
 
@@ -336,6 +374,8 @@ class NodeSnapshot:
     """As in DOORS."""
     restarted_for_s: float | None = None
     """Since its controller took our word to restart; None: never."""
+    update: Update = field(default_factory=Update)
+    """How far its firmware is on its way to what is wanted."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -366,6 +406,8 @@ class NodeFacts:
     """Where the way from the host to its controller stands now, as in DOORS."""
     restarted: bool = False
     """Whether the controller took our word to restart."""
+    update: Update | None = None
+    """How far the update of its firmware is now."""
 
 
 @dataclass(frozen=True, slots=True)

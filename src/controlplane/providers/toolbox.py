@@ -43,7 +43,7 @@ OURS = frozenset(
     {
         *("read_lag_s", "boot", "first_call_s", "diskless", "gpu_models", "inventory_patience_s", "slurm"),
         *("rotate_passwords", "require_lock", "restart_controllers", "restart_settle_s", "restart_limit_s", "settings_wanted"),
-        *("graceful_off_s", "restart_from"),
+        *("graceful_off_s", "restart_from", "update_firmware", "firmware_install_s"),
     }
 )
 """Settings of a provider that are for us, not for its adapter."""

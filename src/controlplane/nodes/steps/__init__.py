@@ -14,6 +14,7 @@ from controlplane.nodes.steps.metal import deploying as metal_deploying
 from controlplane.nodes.steps.metal import inspecting as metal_inspecting
 from controlplane.nodes.steps.metal import qualifying as metal_qualifying
 from controlplane.nodes.steps.metal import releasing as metal_releasing
+from controlplane.nodes.steps.metal import updating as metal_updating
 from controlplane.nodes.steps.metal.accounts import is_unsettled, settle
 from controlplane.nodes.steps.reserved import reserve
 from controlplane.providers.toolbox import Toolbox
@@ -38,6 +39,7 @@ def _either(owned: Step, bare: Step) -> Callable[[Any, Any], Outcome]:
 STEPS: Mapping[str, Callable[[Any, Any], Outcome]] = {
     "enrolled": _either(enrolled.begin, metal_inspecting.meet),
     "inspecting": _either(inspecting.inspect, metal_inspecting.inspect),
+    "updating": metal_updating.update,
     "qualifying": _either(qualifying.qualify, metal_qualifying.qualify),
     "reserved": reserve,
     "deploying": _either(deploying.deploy, metal_deploying.deploy),

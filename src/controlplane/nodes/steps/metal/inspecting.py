@@ -2,14 +2,15 @@
 What a bare machine has, read from its controller.
 """
 
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from typing import Any
 
 from controlplane.kit.outcome import Advance, Fail, Outcome, Wait
-from controlplane.nodes.states import NodeFacts, NodeSnapshot
+from controlplane.nodes.states import NodeFacts, NodeSnapshot, Update
 from controlplane.nodes.steps.comparing import find_differences, summarize
 from controlplane.nodes.steps.metal.accounts import read_accounts, rotate
-from controlplane.nodes.steps.metal.sequence import Act, Machine, begin, run
+from controlplane.nodes.steps.metal.sequence import Act, Machine, begin, flag, run
+from controlplane.nodes.steps.metal.updating import can_update
 from controlplane.providers.hardware import HardwareInventory
 from controlplane.providers.toolbox import Toolbox
 
@@ -31,7 +32,7 @@ def inspect(node: NodeSnapshot, tools: Toolbox) -> Outcome:
     """
     The controller has a password of its own where one was due, and the inventory has been read out of band: differences from what was
     bought are findings. A part that does not answer for a while is one that this controller does not have: it is named as a finding, and
-    is never compared.
+    is never compared. Where only firmware is not as wanted and the operator's policy says so (`update_firmware`), it is updated.
     """
     return run(ACTS, node, tools)
 
@@ -47,9 +48,13 @@ def _read(machine: Machine) -> Outcome | NodeFacts:
     findings = find_differences(node.expected, seen, models)
     findings += [{"check": "inventory", "severity": "info", "message": f"not read: {part}"} for part in seen.unread]
     facts = NodeFacts(inventory={**asdict(found), "findings": findings, "hardware": as_stored(seen)})
-    if any(one["severity"] == "blocking" for one in findings):
-        return Fail("inventory_mismatch", "; ".join(one["message"] for one in findings), facts=facts)
-    return facts
+    blocking = [one["check"] for one in findings if one["severity"] == "blocking"]
+    if not blocking:
+        return facts
+    if flag(machine, "update_firmware", default=False) and can_update(node, blocking):
+        begun = replace(facts, update=Update(installed=node.update.installed))
+        return Advance("updating", "Its firmware is not what is wanted.", facts=begun)
+    return Fail("inventory_mismatch", "; ".join(one["message"] for one in findings), facts=facts)
 
 
 def _list(machine: Machine) -> Outcome:

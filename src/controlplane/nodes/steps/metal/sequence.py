@@ -122,6 +122,12 @@ WORDS = {
     "drive": "Its virtual drive is made as it was when it was deployed.",
     "source": "The boot device is chosen.",
     "lit": "Waits until the power is on.",
+    "weigh": "Its firmware is compared with what is wanted.",
+    "send": "Its controller is told where the image is.",
+    "follow": "Its controller installs the image.",
+    "settle": "The version is read back.",
+    "boot": "Power is switched on, for an image that is installed at the next start.",
+    "shown": "The version is read back.",
 }
 
 
