@@ -9,14 +9,16 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from controlplane.providers.adapters.simulated.faults import PRESETS
+from tests.matrix.flashing import ENDS
 
-OPERATIONS = ("enrol", "inspect", "qualify", "wipe", "deploy", "release", "replace", "power", "attach", "detach")
+OPERATIONS = ("enrol", "inspect", "qualify", "wipe", "deploy", "release", "replace", "power", "attach", "detach", "firmware")
 """What happens to a machine in its life."""
 POWER = ("power", "observe")
 DRIVE = ("power", "observe", "insert_media", "boot_from", "eject_media")
 DOWN = ("power", "observe", "eject_media")
 ON = ("attach", "observe_port")
 OFF = ("detach", "observe_port")
+FLASH = ("take_inventory", "power", "observe", "update_firmware", "observe_update")
 CALLS: Mapping[str, tuple[tuple[str, tuple[str, ...]], ...]] = {
     "enrol": (("enrolled", ("observe",)),),
     "inspect": (("inspecting", ("take_inventory",)),),
@@ -28,6 +30,7 @@ CALLS: Mapping[str, tuple[tuple[str, tuple[str, ...]], ...]] = {
     "power": (("qualifying", POWER), ("cleaning", POWER), ("deploying", POWER), ("releasing", POWER)),
     "attach": (("deploying", ON),),
     "detach": (("releasing", OFF), ("cleaning", OFF)),
+    "firmware": (("updating", FLASH),),
 }
 """The node's state and the calls in it that belong to an operation."""
 LINE = tuple(name for name, preset in PRESETS.items() if preset.on_fabrics and preset.when in {"before", "after", "late"})
@@ -39,9 +42,9 @@ LIES: Mapping[str, tuple[str, ...]] = {
     "duplicate_effect": tuple(one for one in OPERATIONS if one not in {"enrol", "inspect"}),
     "stale_read": tuple(one for one in OPERATIONS if one != "inspect"),
     "controller_gone": OPERATIONS,
-    "power_lies": (*WORK, "power"),
-    "power_lost": (*WORK, "power", "attach", "detach"),
-    "power_reset": (*WORK, "power", "attach", "detach"),
+    "power_lies": (*WORK, "power", "firmware"),
+    "power_lost": (*WORK, "power", "attach", "detach", "firmware"),
+    "power_reset": (*WORK, "power", "attach", "detach", "firmware"),
     "media_lies": BOOTING,
     "boot_order_pending": BOOTING,
     "parts_unread": ("inspect", "wipe"),
@@ -50,6 +53,7 @@ LIES: Mapping[str, tuple[str, ...]] = {
     "attach_half_made": ("deploy", "attach", "replace"),
     "detach_lies": ("release", "wipe", "detach", "replace"),
     "port_meddled_with": ("attach", "detach"),
+    **dict.fromkeys(ENDS, ("firmware",)),
 }
 """What a controller, a switch or somebody at the machine does although every call succeeds, and where."""
 REPORTS: Mapping[str, tuple[str, ...]] = {
@@ -71,13 +75,16 @@ TARGETS: Mapping[str, tuple[str, ...]] = {
     "parts_changed": ("take_inventory",),
     "power_lies": ("power",),
     "stale_read": ("observe", "observe_port"),
-    "duplicate_effect": ("power", "insert_media", "boot_from", "eject_media", "attach", "detach"),
+    "duplicate_effect": ("power", "insert_media", "boot_from", "eject_media", "attach", "detach", "update_firmware"),
+    **dict.fromkeys(ENDS, ("observe_update",)),
     "attach_lies": ("attach",),
     "attach_half_made": ("attach",),
     "detach_lies": ("detach",),
     "port_meddled_with": (*ON, *OFF),
 }
 """The calls in which a fault makes sense, where not in all."""
+APART = frozenset({"replace", "firmware"})
+"""Operations that need a course of their own."""
 SINGLE = frozenset({"enrol", "inspect"})
 """Operations of one call."""
 COUNTS: tuple[int | None, ...] = (1, 1, 2, 3, 6, None)

@@ -113,7 +113,7 @@ class RedfishRack(Rack):
         super().__init__(database, folder, count)
 
     def _config(self, adapter: str) -> dict[str, Any]:
-        return {**QUICK, "boot": "media"} if adapter == "redfish" else {}
+        return {**super()._config(adapter), **QUICK, "boot": "media"} if adapter == "redfish" else {}
 
     def _url(self, number: int) -> str:
         return self._bmcs[number - 1].url

@@ -142,8 +142,7 @@ class Rack:
             nodes.register_provider(session, new)
 
     def _config(self, adapter: str) -> dict[str, Any]:
-        del adapter
-        return {}
+        return {"update_firmware": True} if adapter == "redfish" else {}
 
     def _enrol(self, session: Any, count: int) -> list[str]:
         rows = [
@@ -225,7 +224,7 @@ class Rack:
         """
         self.director.heal()
         for machine in self.site.machines.values():
-            machine.inventory = INVENTORY
+            machine.inventory, machine.flash.silent = INVENTORY, 0
         self.site.switch.strange.clear()
         self.restart()
 
@@ -234,6 +233,9 @@ class Rack:
         What the site saw that must not be, since it was asked last.
         """
         found = [*self.site.findings, *self.voices.believed]
+        for machine in self.site.machines.values():
+            found += [f"I6 {machine.node_id}: {one}" for one in machine.flash.findings]
+            machine.flash.findings.clear()
         self.site.findings.clear()
         self.voices.believed.clear()
         free = self.world.rows("SELECT id FROM nodes WHERE state IN ('available', 'reserved') AND id = ANY(:ids)", ids=self.ids)

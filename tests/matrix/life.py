@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from controlplane.activity import resolving
+from controlplane.catalog import service as catalog
 from controlplane.clusters import replacing
 from controlplane.clusters import service as clusters
 from controlplane.kit.errors import DomainError
@@ -20,6 +21,7 @@ from controlplane.kit.secrets import Sealer
 from controlplane.nodes import service as nodes
 from tests.factories.world import MASTER_KEY
 from tests.matrix.cases import Case
+from tests.matrix.flashing import NEW, WANTED
 from tests.schedules.invariants import broken_promises
 
 KEY = "ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAAIOMqqnkVzrm0SdG6UOoqKLsabgH5C9okWi0dh2l9GKJl ada"
@@ -100,6 +102,7 @@ class Life:
         self._words: dict[str, str] = {}
         self._case_of: dict[str, Case] = {}
         self.replaces = any(case.operation == "replace" for case in cases)
+        self.updates = any(case.operation == "firmware" for case in cases)
 
     def run(self) -> Verdict:
         """
@@ -109,6 +112,8 @@ class Life:
             for node_id, case in zip(self.ground.ids, self.cases, strict=True):
                 self._cast(node_id, case)
         self._rest("qualified")
+        if self.updates:
+            self._update_all()
         made = self._order_all(0, len(self.cases))
         self._rest("deployed")
         if self.replaces:
@@ -170,6 +175,17 @@ class Life:
         for row in self.world.rows("SELECT id, project_id FROM clusters WHERE state NOT IN ('deleting', 'deleted')"):
             tenant = next(person for person, project in self.world.people if project == row.project_id)
             self.world.do(lambda s, one=row, who=tenant: clusters.delete_cluster(s, who, one.project_id, one.id, lambda _: None))
+
+    def _update_all(self) -> None:
+        """
+        The operator wants other firmware, and has every machine updated.
+        """
+        self.world.do(lambda s: catalog.put_parts(s, self.world.keys.instance_type, WANTED))
+        for node_id in self.ground.ids:
+            self.world.do(
+                lambda s, one=node_id: nodes.act(s, one, "update-firmware", reason="new", by="test", check=lambda _: None)
+            )
+        self._rest("updated")
 
     def _remember_tenants(self) -> None:
         self.ground.director.tenanted |= {row.node_id for row in self.world.rows("SELECT DISTINCT node_id FROM allocations")}
@@ -258,6 +274,12 @@ class Life:
     def _judge_end(self) -> None:
         ids = self.ground.ids
         found = self.ground.broken() + self.ground.remains() + self._meters()
+        if self.updates:
+            shown = "SELECT id, inventory->'firmware'->>'BMC' AS version FROM nodes WHERE id = ANY(:ids)"
+            rows = self.world.rows(shown, ids=ids)
+            found += [f"I6 {self._name(row.id)}: ends with {row.version}" for row in rows if row.version != NEW]
+            runs = {one.node_id: one.flash.version for one in self.ground.site.machines.values()}
+            found += [f"I6 {self._name(one)}: {version} runs" for one, version in runs.items() if version != NEW]
         mine = {row.id for row in self.world.rows("SELECT id FROM allocations WHERE node_id = ANY(:ids)", ids=ids)}
         promised = broken_promises(self.world)
         found += [

@@ -7,13 +7,14 @@ The site judges by itself: whoever lets one tenant meet another's data or networ
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 
 from controlplane.providers.errors import Busy, NotFound
 from controlplane.providers.fabrics import FabricView, NetworkSpec, PortRef, PortView
-from controlplane.providers.hardware import BootSource, Controller, Fact, HardwareInventory, HardwareView, Logs
+from controlplane.providers.hardware import BootSource, Controller, Fact, HardwareInventory, HardwareView, Logs, UpdateView
 from tests.factories.metal import INVENTORY
+from tests.matrix.flashing import COMPONENT, Flash
 
 DISK = "what is on the disk"
 
@@ -90,6 +91,11 @@ class Machine:
     """What it has."""
     past: list[tuple[datetime, HardwareView]] = field(default_factory=list)
     """How it was, and since when."""
+    flash: Flash = field(init=False)
+    """Its firmware."""
+
+    def __post_init__(self) -> None:
+        self.flash = Flash(self.site.now)
 
     def note(self) -> None:
         """
@@ -109,6 +115,7 @@ class Machine:
         Power is as told; a machine that was off starts, from our seed if it was aimed at one.
         """
         if on and not self.is_on:
+            self.flash.start()
             from_seed = self.aimed and self.media is not None
             self.running = str(self.media).rpartition("/")[2] if from_seed else DISK
             self.said, self.aimed = 0, False
@@ -154,6 +161,8 @@ class Machine:
         """
         See `Hardware.power`.
         """
+        if not on:
+            self.flash.cut()
         self.switch(on=on)
 
     def boot_from(self, controller: Controller, source: BootSource) -> None:
@@ -180,7 +189,27 @@ class Machine:
         """
         See `Hardware.take_inventory`.
         """
-        return self.inventory
+        return replace(self.inventory, firmware={**self.inventory.firmware, COMPONENT: self.flash.look()})
+
+    def update_firmware(self, controller: Controller, image_url: str, *, targets: tuple[str, ...] = ()) -> UpdateView:
+        """
+        See `SupportsUpdates.update_firmware`.
+        """
+        self.meddle()
+        return self.flash.begin(image_url)
+
+    def observe_update(self, controller: Controller, task: str) -> UpdateView:
+        """
+        See `SupportsUpdates.observe_update`.
+        """
+        return self.flash.follow(task)
+
+    def meddle(self) -> None:
+        """
+        Somebody updates it: nobody's data may be on it.
+        """
+        if self.residue is not None:
+            self.site.findings.append(f"I1 {self.node_id}: updated with data of {self.residue.tenant_id} on it")
 
     def read_health(self, controller: Controller) -> tuple[Fact, ...]:
         """

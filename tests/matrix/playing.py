@@ -15,6 +15,7 @@ from controlplane.providers.errors import NotSent, ProviderError
 from controlplane.providers.fabrics import NetworkSpec, PortRef, PortView
 from controlplane.providers.hardware import Controller, HardwareInventory
 from tests.matrix.cases import REPORTS, Case, Plan, plan
+from tests.matrix.flashing import ENDS
 from tests.matrix.metal import Machine, Site, Switch
 
 STALE_S = 60.0
@@ -168,7 +169,12 @@ class FaultyController:
 
     def _play(self, fault: str, name: str, do: Callable[[], Any]) -> Any:
         machine = self._machine
-        if not fault or fault == "says_nothing":
+        if machine.flash.silent:
+            machine.flash.silent -= 1
+            raise NotSent("connection refused")
+        if fault in ENDS:
+            machine.flash.befall(fault)
+        if not fault or fault in {"says_nothing", *ENDS}:
             return do()
         if fault == "controller_gone":
             raise NotSent("connection refused")

@@ -23,7 +23,7 @@ from typing import Any
 from controlplane.local.postgres import throwaway_postgres
 from tests.conftest import Database
 from tests.matrix import controllers, ironics, owned, switches
-from tests.matrix.cases import OPERATIONS, Case, faults_of
+from tests.matrix.cases import APART, OPERATIONS, Case, faults_of
 from tests.matrix.controllers import RedfishRack
 from tests.matrix.driven import Rack
 from tests.matrix.ironics import IronicRack
@@ -75,12 +75,12 @@ def batches(cases: Sequence[Case], size: int = BATCH) -> Iterator[list[Case]]:
     """
     Cases that can be played side by side.
     """
-    groups: dict[tuple[str, bool], list[Case]] = {}
+    groups: dict[tuple[str, str], list[Case]] = {}
     for case in cases:
-        groups.setdefault((case.adapter, case.operation == "replace"), []).append(case)
-    for (adapter, replaces), some in groups.items():
+        groups.setdefault((case.adapter, case.operation if case.operation in APART else ""), []).append(case)
+    for (adapter, apart), some in groups.items():
         most = min(size, GROUNDS[adapter].batch)
-        step = max(1, most // 2) if replaces else most
+        step = max(1, most // 2) if apart == "replace" else most
         for at in range(0, len(some), step):
             yield some[at : at + step]
 

@@ -9,7 +9,8 @@ import random
 import pytest
 
 from tests.conftest import Database
-from tests.matrix.cases import OPERATIONS, Case
+from tests.matrix.cases import APART, OPERATIONS, Case
+from tests.matrix.flashing import ENDS
 from tests.matrix.run import GROUNDS, all_cases, play
 
 SIZES = {"bare": 14, "simulated": 8, "redfish": 4, "frr_evpn": 4, "ironic": 6}
@@ -20,7 +21,7 @@ def _slice(adapter: str) -> list[Case]:
     """
     Some of the adapter's cases, drawn by a seed, all of which can be played side by side.
     """
-    known = [one for one in all_cases(1) if one.adapter == adapter and one.operation != "replace"]
+    known = [one for one in all_cases(1) if one.adapter == adapter and one.operation not in APART]
     return random.Random(DRAWN_BY).sample(known, SIZES[adapter])
 
 
@@ -33,6 +34,14 @@ def test_a_slice_of_the_matrix(database: Database, adapter: str) -> None:
     assert sorted(one.case.name for one in verdict.ended) == sorted(one.name for one in cases)
     assert sum(one.played > 0 for one in verdict.ended) > len(cases) // 2
     assert all(one.words for one in verdict.ended if one.person)
+
+
+def test_a_slice_of_firmware_updates(database: Database) -> None:
+    """What can become of an update although the call that began it succeeded, each once."""
+    cases = [Case("bare", "firmware", fault, DRAWN_BY) for fault in ENDS]
+    verdict = play(database, cases)
+    assert verdict.broken == []
+    assert all(one.played > 0 for one in verdict.ended)
 
 
 def test_the_matrix_has_no_hole() -> None:
