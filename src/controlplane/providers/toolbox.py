@@ -12,6 +12,7 @@ from typing import Any, Protocol, cast
 
 from controlplane.kit import crashpoints
 from controlplane.kit.outcome import Fail, Outcome, Wait
+from controlplane.providers.checks import SupportsFabricChecks
 from controlplane.providers.clusters import Clusters, SupportsJobs, SupportsOutput
 from controlplane.providers.errors import (
     AuthFailed,
@@ -287,6 +288,15 @@ class Toolbox:
         if not hasattr(adapter, "submit"):
             raise Unsupported("this provider runs no jobs")
         return cast("SupportsJobs", adapter)
+
+    def fabric_checks(self, provider: Reachable) -> SupportsFabricChecks:
+        """
+        The provider as one that measures between its machines. Raises Unsupported when it cannot.
+        """
+        adapter = self.adapter(provider)
+        if not hasattr(adapter, "prepare_checks"):
+            raise Unsupported("this provider measures nothing between its machines")
+        return cast("SupportsFabricChecks", adapter)
 
     def output(self, provider: Reachable) -> SupportsOutput | None:
         """

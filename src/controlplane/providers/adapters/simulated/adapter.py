@@ -11,7 +11,7 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any, TypeVar, cast
 
-from controlplane.providers.adapters.simulated import batch, effects, fabric, groups, metal_views
+from controlplane.providers.adapters.simulated import batch, checks, effects, fabric, groups, metal_views
 from controlplane.providers.adapters.simulated.acts import Act
 from controlplane.providers.adapters.simulated.clock import Clock, real_now_us, to_us
 from controlplane.providers.adapters.simulated.config import SimConfig
@@ -20,6 +20,7 @@ from controlplane.providers.adapters.simulated.faults import Played, draw, incom
 from controlplane.providers.adapters.simulated.founding import found_world
 from controlplane.providers.adapters.simulated.store import Store
 from controlplane.providers.adapters.simulated.world import load_fleet
+from controlplane.providers.checks import ChecksView, FabricRun
 from controlplane.providers.clusters import Capabilities, ClusterList, ClusterSpec, ClusterView, JobSpec, JobView, OutputChunk
 from controlplane.providers.errors import ProviderError
 from controlplane.providers.fabrics import FabricView, NetworkSpec, PortRef, PortView
@@ -42,7 +43,7 @@ def build(given: AdapterInput) -> SimulatedProvider:
 
 class SimulatedProvider:
     """
-    Machines, Clusters, SupportsJobs, SupportsOutput and Fabrics; safe to use from several threads and processes.
+    Machines, Clusters, SupportsJobs, SupportsOutput, Fabrics and SupportsFabricChecks; safe to use from several threads and processes.
     """
 
     def __init__(self, config: SimConfig, *, deployment: str, now: Callable[[], datetime]) -> None:
@@ -278,6 +279,32 @@ class SimulatedProvider:
         The port carries no tenant network, or not the one of `only`.
         """
         self._change("detach", _place(ref), {"port": asdict(ref), "only": only, "turn": turn})
+
+    # SupportsFabricChecks
+
+    def prepare_checks(self, token: str, refs: tuple[str, ...]) -> None:
+        """
+        The machines are being made ready for tools.
+        """
+        self._change("prepare_checks", token, {"token": token, "refs": list(refs)}, token=token)
+
+    def begin_checks(self, token: str, runs: tuple[FabricRun, ...]) -> None:
+        """
+        The tools have begun.
+        """
+        self._change("begin_checks", token, {"token": token, "runs": [asdict(one) for one in runs]}, token=token)
+
+    def observe_checks(self, token: str) -> ChecksView:
+        """
+        The session now.
+        """
+        return self._read("observe_checks", token, lambda act, at: checks.view(act.db, token, at))
+
+    def end_checks(self, token: str) -> None:
+        """
+        Whatever runs under the token is ended and the machines are given up.
+        """
+        self._change("end_checks", token, {"token": token}, token=token)
 
     # One call
 

@@ -12,7 +12,7 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any
 
-from controlplane.providers.adapters.simulated import fabric, metal
+from controlplane.providers.adapters.simulated import checks, fabric, metal
 from controlplane.providers.adapters.simulated.clock import (
     advance_file_clock,
     file_now_us,
@@ -110,11 +110,13 @@ class SimControl:
 
     def heal(self) -> None:
         """
-        No rule is in force, what was dead or silent is back, an administrator's drains are lifted, work that hung goes on from now.
+        No rule is in force, what was dead or silent is back, links are good, an administrator's drains are lifted, work that hung goes on
+        from now.
         """
         with self._store.change() as db:
             now = self._now_us(db)
             db.execute("DELETE FROM rules")
+            db.execute("DELETE FROM flaws")
             db.execute("UPDATE outages SET until_at = max(?, from_at) WHERE until_at IS NULL OR until_at > ?", (now, now))
             db.execute("UPDATE drains SET until_at = max(?, from_at) WHERE ours = 0 AND until_at IS NULL", (now,))
             db.execute(
@@ -236,6 +238,14 @@ class SimControl:
         with self._store.change() as db:
             fabric.rewire(db, ref, segment, tenant_id, self._now_us(db))
 
+    def spoil_link(self, machines: str, *, rail: int | None = None, factor: float | None) -> None:
+        """
+        Checks that begin from now on reach only this part of their speed on machines of this glob, on the rail or on all: 0 is a dead
+        link, None a machine without the tool. A leaf's machines are `<leaf>-*`.
+        """
+        with self._store.change() as db:
+            checks.add_flaw(db, machines, rail, factor)
+
     # Reading
 
     def ledger(self, at: datetime | None = None) -> Ledger:
@@ -252,6 +262,15 @@ class SimControl:
         """
         with self._store.snapshot() as db:
             return read_calls(db, after=after, operation=operation, target=target)
+
+    def checks(self, token: str) -> tuple[bool, int] | None:
+        """
+        The session of checks: (whether it has ended, how many runs were begun in it); None where there never was one.
+        """
+        with self._store.snapshot() as db:
+            row = db.execute("SELECT ended_at IS NOT NULL AS over FROM check_sessions WHERE token = ?", (token,)).fetchone()
+            runs = db.execute("SELECT count(*) AS begun FROM check_runs WHERE token = ?", (token,)).fetchone()
+        return None if row is None else (bool(row["over"]), int(runs["begun"]))
 
     def contents(self, ref: str) -> tuple[tuple[str, str], ...]:
         """

@@ -7,8 +7,9 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from controlplane.providers.adapters.simulated import batch, fabric, groups, metal
+from controlplane.providers.adapters.simulated import batch, checks, fabric, groups, metal
 from controlplane.providers.adapters.simulated.acts import Act
+from controlplane.providers.checks import FabricRun
 from controlplane.providers.clusters import ClusterSpec, JobSpec, Member
 from controlplane.providers.fabrics import NetworkSpec, PortRef
 from controlplane.providers.machines import Deployment
@@ -44,6 +45,15 @@ def _refs_of(payload: Mapping[str, Any]) -> list[str]:
     return [one["ref"] for one in payload.get("members", ())]
 
 
+def _deploy(act: Act, given: Mapping[str, Any]) -> None:
+    checks.refuse_checked(act, given["ref"])
+    metal.deploy(act, Deployment(**given))
+
+
+def _begin_checks(act: Act, given: Mapping[str, Any]) -> None:
+    checks.begin(act, given["token"], tuple(FabricRun(**{**one, "refs": tuple(one["refs"])}) for one in given["runs"]))
+
+
 def _apply(act: Act, given: Mapping[str, Any]) -> None:
     members = tuple(Member(**one) for one in given["members"])
     groups.apply(act, ClusterSpec(**{**given, "members": members}))
@@ -64,7 +74,7 @@ def _detach(act: Act, given: Mapping[str, Any]) -> None:
 _EFFECTS: Mapping[str, Callable[[Act, Mapping[str, Any]], Any]] = {
     "inspect": lambda act, given: metal.survey(act, "inspect", given["ref"], given["token"]),
     "qualify": lambda act, given: metal.survey(act, "qualify", given["ref"], given["token"]),
-    "deploy": lambda act, given: metal.deploy(act, Deployment(**given)),
+    "deploy": _deploy,
     "release": lambda act, given: metal.release(act, given["ref"], given["token"], given["accepted_at"]),
     "wipe": lambda act, given: metal.wipe(act, given["ref"], given["token"]),
     "power": lambda act, given: metal.power(act, given["ref"], given["token"], turn_on=given["turn_on"]),
@@ -75,5 +85,8 @@ _EFFECTS: Mapping[str, Callable[[Act, Mapping[str, Any]], Any]] = {
     "submit": _submit,
     "attach": _attach,
     "detach": _detach,
+    "prepare_checks": lambda act, given: checks.prepare(act, given["token"], tuple(given["refs"])),
+    "begin_checks": _begin_checks,
+    "end_checks": lambda act, given: checks.end(act, given["token"]),
     "cancel": lambda act, given: batch.cancel(act, given["cluster_id"], given["token"]),
 }

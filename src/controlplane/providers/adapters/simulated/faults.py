@@ -44,6 +44,11 @@ FABRIC_CHANGES = ("attach", "detach")
 FABRIC_OPERATIONS = (*FABRIC_READS, *FABRIC_CHANGES)
 """Every method of the port for fabrics."""
 
+CHECK_READS = ("observe_checks",)
+CHECK_CHANGES = ("prepare_checks", "begin_checks", "end_checks")
+CHECK_OPERATIONS = (*CHECK_READS, *CHECK_CHANGES)
+"""Every method of the port for checks between machines."""
+
 When = Literal["before", "after", "world", "late", "twice", "read"]
 
 
@@ -67,8 +72,18 @@ class Preset:
     """Where it can be played."""
     on_fabrics: tuple[str, ...] = ()
     """Where it can be played on a fabric."""
+    on_checks: tuple[str, ...] = ()
+    """Where it can be played on checks between machines."""
+
     params: Mapping[str, Any] = field(default_factory=dict)
     """Its numbers and their defaults."""
+
+    @property
+    def anywhere(self) -> tuple[str, ...]:
+        """
+        Every method that it can befall.
+        """
+        return (*self.operations, *self.on_fabrics, *self.on_checks)
 
 
 def _unknown(detail: str, _: Mapping[str, Any]) -> ProviderError:
@@ -91,7 +106,7 @@ def _line(when: When, error: Callable[[str, Mapping[str, Any]], ProviderError], 
     """
     A fault of the line to the peer: it can befall every call.
     """
-    return Preset(when, error, text, on_fabrics=FABRIC_OPERATIONS, params=params)
+    return Preset(when, error, text, on_fabrics=FABRIC_OPERATIONS, on_checks=CHECK_OPERATIONS, params=params)
 
 
 def _world(*operations: str, **params: Any) -> Preset:
@@ -109,9 +124,9 @@ PRESETS: Mapping[str, Preset] = {
     "effect_then_timeout": _lost("no answer in 20 s"),
     "effect_then_reset": _lost("connection reset by peer"),
     "late_success": _lost("no answer in 20 s", "late", seconds=60.0),
-    "delay": Preset("world", operations=CHANGES, on_fabrics=FABRIC_CHANGES, params={"seconds": 60.0}),
-    "duplicate_effect": Preset("twice", operations=CHANGES, on_fabrics=FABRIC_CHANGES),
-    "stale_read": Preset("read", operations=READS, on_fabrics=FABRIC_READS, params={"seconds": 60.0}),
+    "delay": Preset("world", operations=CHANGES, on_fabrics=FABRIC_CHANGES, on_checks=CHECK_CHANGES, params={"seconds": 60.0}),
+    "duplicate_effect": Preset("twice", operations=CHANGES, on_fabrics=FABRIC_CHANGES, on_checks=CHECK_CHANGES),
+    "stale_read": Preset("read", operations=READS, on_fabrics=FABRIC_READS, on_checks=CHECK_READS, params={"seconds": 60.0}),
     "partial_list": Preset(
         "read", operations=("list_machines", "list_clusters", "list_jobs"), on_fabrics=("observe_fabric",), params={"share": 0.5}
     ),
@@ -158,7 +173,14 @@ FABRIC_PRESETS: Mapping[str, Preset] = {
     "switch_forgets": Preset("world", operations=(), on_fabrics=("observe_port", "observe_ports", *FABRIC_CHANGES)),
 }
 """Faults that only a fabric has; most of the others befall it too. A switch that forgets has just started anew when the call comes."""
-_BY_NAME: Mapping[str, Preset] = {**PRESETS, **FABRIC_PRESETS}
+
+CHECK_PRESETS: Mapping[str, Preset] = {
+    "check_tool_missing": Preset("world", operations=(), on_checks=("begin_checks",)),
+    "check_run_breaks": Preset("world", operations=(), on_checks=("begin_checks",)),
+    "check_output_cut": Preset("world", operations=(), on_checks=("begin_checks",)),
+}
+"""Faults of checks between machines."""
+_BY_NAME: Mapping[str, Preset] = {**PRESETS, **FABRIC_PRESETS, **CHECK_PRESETS}
 
 
 @dataclass(frozen=True, slots=True)
@@ -216,9 +238,8 @@ def add_rule(db: sqlite3.Connection, rule: Rule) -> int:
     preset = _BY_NAME.get(rule.fault)
     if preset is None:
         raise ValueError(f"no fault is called {rule.fault!r}; there are {', '.join(_BY_NAME)}")
-    anywhere = (*preset.operations, *preset.on_fabrics)
-    if not any(fnmatchcase(one, rule.operation) for one in anywhere):
-        raise ValueError(f"{rule.fault} is never played on {rule.operation!r}; only on {', '.join(anywhere)}")
+    if not any(fnmatchcase(one, rule.operation) for one in preset.anywhere):
+        raise ValueError(f"{rule.fault} is never played on {rule.operation!r}; only on {', '.join(preset.anywhere)}")
     for name in rule.params:
         if name not in preset.params:
             raise ValueError(f"{rule.fault} has no number {name!r}; it has {', '.join(preset.params) or 'none'}")
@@ -242,7 +263,7 @@ def draw(db: sqlite3.Connection, operation: str, target: str, tenant: str) -> Pl
     for row in db.execute("SELECT * FROM rules WHERE remaining IS NULL OR remaining > 0 ORDER BY id").fetchall():
         preset = _BY_NAME[row["fault"]]
         if not (
-            operation in (*preset.operations, *preset.on_fabrics)
+            operation in preset.anywhere
             and fnmatchcase(operation, row["operation"])
             and fnmatchcase(target, row["target"])
             and row["tenant_id"] in {None, tenant}

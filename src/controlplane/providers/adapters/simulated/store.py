@@ -106,6 +106,14 @@ LATER = """
 CREATE TABLE IF NOT EXISTS turns (
   switch TEXT NOT NULL, port TEXT NOT NULL, turn INTEGER NOT NULL, PRIMARY KEY (switch, port)
 ) WITHOUT ROWID;
+CREATE TABLE IF NOT EXISTS check_sessions (
+  token TEXT PRIMARY KEY, refs TEXT NOT NULL, begun_at INTEGER NOT NULL, ready_at INTEGER NOT NULL, ended_at INTEGER
+);
+CREATE TABLE IF NOT EXISTS check_runs (
+  token TEXT NOT NULL, name TEXT NOT NULL, phase TEXT NOT NULL, output TEXT NOT NULL, detail TEXT NOT NULL,
+  finished_at INTEGER NOT NULL, UNIQUE (token, name)
+);
+CREATE TABLE IF NOT EXISTS flaws (machines TEXT NOT NULL, rail INTEGER NOT NULL, factor REAL);
 """
 """What worlds made by earlier versions lack."""
 
