@@ -19,6 +19,7 @@ from controlplane.settings import Settings
 from workers.pump import Pump
 from workers.sweeps import (
     check_providers,
+    check_repaired,
     discover,
     expire_records,
     look_at_targets,
@@ -110,6 +111,7 @@ class Engine:
                     reap(self._runtime.engine, self._tools)
                     reap_at = time.monotonic() + REAP_EVERY_S
                 mend(self._runtime.engine)
+                check_repaired(self._runtime.engine, wanted=self.settings.fabric_check_after_repair)
                 tell_repairs(self._runtime.engine, self._hook)
                 expire_records(self._runtime.engine)
             except Exception:

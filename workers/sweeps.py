@@ -12,6 +12,7 @@ from concurrent.futures import Executor
 from sqlalchemy import Engine, text
 
 from controlplane.clusters import reaping, replacing
+from controlplane.fabric_checks import service as fabric_checks
 from controlplane.kit.db import EVERYTHING, in_transaction
 from controlplane.nodes import checking, discovering, rotating, wiring
 from controlplane.nodes import service as nodes
@@ -85,6 +86,13 @@ def mend(engine: Engine) -> int:
     """
     replaced = in_transaction(engine, EVERYTHING, replacing.replace_sick)
     return replaced + in_transaction(engine, EVERYTHING, nodes.put_sick_aside)
+
+
+def check_repaired(engine: Engine, *, wanted: bool) -> int:
+    """
+    Leaves to which a node came back from repair are being checked, where the operator wants that; how many checks began is returned.
+    """
+    return in_transaction(engine, EVERYTHING, fabric_checks.check_repaired) if wanted else 0
 
 
 def watch_ports(engine: Engine, tools: Toolbox, pool: Executor, stopping: threading.Event | None = None) -> int:

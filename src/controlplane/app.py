@@ -26,6 +26,7 @@ from controlplane.boots.routes import router as boots
 from controlplane.bootstrap import Runtime, build
 from controlplane.catalog.routes import router as catalog
 from controlplane.clusters.routes import router as clusters
+from controlplane.fabric_checks.routes import router as fabric_checks
 from controlplane.identity import service as identity
 from controlplane.identity.routes import router as tree
 from controlplane.images.routes import UPLOADS
@@ -51,7 +52,7 @@ from controlplane.web.sharing import Exchange, store_client
 from controlplane.web.uploads import Upload, Written
 
 log = logging.getLogger(__name__)
-ROUTERS = (clusters, jobs, tree, catalog, images, quotas, metering, nodes, boots, qualification, activity)
+ROUTERS = (clusters, jobs, tree, catalog, images, quotas, metering, nodes, boots, qualification, fabric_checks, activity)
 """What is asked for most comes first: routes are searched in order."""
 REVISION = text("SELECT version_num FROM alembic_version")
 

@@ -17,6 +17,10 @@ from controlplane.clusters import placing
 from controlplane.clusters.models import ClusterRow
 from controlplane.clusters.states import CLUSTER_STATES
 from controlplane.clusters.steps import STEPS as CLUSTER_STEPS
+from controlplane.fabric_checks import driving as check_driving
+from controlplane.fabric_checks.models import FabricCheckRow
+from controlplane.fabric_checks.states import FABRIC_CHECK_STATES
+from controlplane.fabric_checks.steps import STEPS as CHECK_STEPS
 from controlplane.identity import service as identity
 from controlplane.images.keeping import CountUses, Keeper
 from controlplane.images.store import Depot, LocalImageStore
@@ -145,6 +149,15 @@ def kinds(settings: Settings) -> Mapping[str, Kind]:
             snapshots=jobs.snapshots,
             apply=jobs.apply,
             decisions={"queued": jobs.admit},
+        ),
+        "fabric_check": Kind(
+            table=FABRIC_CHECK_STATES,
+            rows=_table(FabricCheckRow),
+            steps=CHECK_STEPS,
+            snapshots=check_driving.snapshots,
+            apply=check_driving.apply,
+            decisions={"judging": check_driving.judge},
+            ends=check_driving.OPERATION_ENDS,
         ),
     }
 

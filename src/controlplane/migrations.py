@@ -14,12 +14,25 @@ from sqlalchemy.exc import DBAPIError
 
 from alembic import command
 from controlplane.clusters.states import CLUSTER_STATES
+from controlplane.fabric_checks.states import FABRIC_CHECK_STATES
 from controlplane.images.states import IMAGE_STATES
 from controlplane.jobs.states import CHECKPOINT_STATES, JOB_STATES
 from controlplane.kit.db import make_engine, sqlstate
 from controlplane.nodes.states import NODE_STATES
 
-ROOMS = ("identity", "catalog", "images", "quotas", "metering", "qualification", "boots", "nodes", "clusters", "jobs")
+ROOMS = (
+    "identity",
+    "catalog",
+    "images",
+    "quotas",
+    "metering",
+    "qualification",
+    "boots",
+    "nodes",
+    "fabric_checks",
+    "clusters",
+    "jobs",
+)
 KIT_ROWS = ("audit", "events", "moving", "operations")
 LOCK = 7306125091  # any constant: the name of the one advisory lock that migrations take
 APP_ROLE = "controlplane_app"
@@ -99,7 +112,7 @@ def copy_moves(connection: Connection) -> None:
     connection.execute(text("DELETE FROM state_moves"))
     rows = [
         {"kind": table.kind, "before": before, "after": after}
-        for table in (NODE_STATES, CLUSTER_STATES, JOB_STATES, IMAGE_STATES, CHECKPOINT_STATES)
+        for table in (NODE_STATES, CLUSTER_STATES, JOB_STATES, IMAGE_STATES, CHECKPOINT_STATES, FABRIC_CHECK_STATES)
         for before, after in table.moves()
     ]
     connection.execute(text("INSERT INTO state_moves (kind, before, after) VALUES (:kind, :before, :after)"), rows)

@@ -65,6 +65,11 @@ class Settings(BaseSettings):
         default=SecretStr(""), description="Base64 key that its messages are signed with (Standard Webhooks, `whsec_…`)."
     )
 
+    fabric_check_after_repair: bool = Field(
+        default=False,
+        description="Whether a leaf is checked when a node of it came back from repair and two of its nodes are free.",
+    )
+
     default_gpu_quota: int = Field(default=64, ge=0, description="GPU quota of a tenant created without one.")
     default_cluster_quota: int = Field(default=20, ge=0, description="Cluster quota of a tenant created without one.")
     default_key_quota: int = Field(default=100, ge=0, description="API key quota of a tenant created without one.")

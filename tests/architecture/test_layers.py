@@ -12,7 +12,20 @@ import pytest
 from tests.conftest import ROOT
 
 ROOMS = frozenset(
-    {"activity", "jobs", "clusters", "nodes", "boots", "metering", "qualification", "images", "catalog", "identity", "quotas"}
+    {
+        "activity",
+        "jobs",
+        "clusters",
+        "fabric_checks",
+        "nodes",
+        "boots",
+        "metering",
+        "qualification",
+        "images",
+        "catalog",
+        "identity",
+        "quotas",
+    }
 )
 OPEN = frozenset({"service", "errors", "states"})
 

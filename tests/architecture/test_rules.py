@@ -15,7 +15,20 @@ LONGEST_MODULE = 500
 LONGEST_FUNCTION = 50
 SOURCES = sorted([*(ROOT / "src").rglob("*.py"), *(ROOT / "workers").rglob("*.py")])
 EVERYWHERE = sorted([*SOURCES, *(ROOT / "tests").rglob("*.py"), *(ROOT / "scripts").rglob("*.py")])
-ROOMS = ("activity", "jobs", "clusters", "nodes", "boots", "metering", "qualification", "images", "catalog", "identity", "quotas")
+ROOMS = (
+    "activity",
+    "jobs",
+    "clusters",
+    "fabric_checks",
+    "nodes",
+    "boots",
+    "metering",
+    "qualification",
+    "images",
+    "catalog",
+    "identity",
+    "quotas",
+)
 USE_CASES = [
     path
     for room in ROOMS

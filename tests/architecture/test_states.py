@@ -7,13 +7,14 @@ from __future__ import annotations
 from sqlalchemy import text
 
 from controlplane.clusters.states import CLUSTER_STATES
+from controlplane.fabric_checks.states import FABRIC_CHECK_STATES
 from controlplane.images.states import IMAGE_STATES
 from controlplane.jobs.states import CHECKPOINT_STATES, JOB_STATES
 from controlplane.kit.states import StateTable
 from controlplane.nodes.states import NODE_STATES
 from tests.conftest import ROOT, Database
 
-TABLES = (NODE_STATES, CLUSTER_STATES, JOB_STATES, CHECKPOINT_STATES, IMAGE_STATES)
+TABLES = (NODE_STATES, CLUSTER_STATES, JOB_STATES, CHECKPOINT_STATES, IMAGE_STATES, FABRIC_CHECK_STATES)
 PAGE = ROOT / "docs" / "states.md"
 
 

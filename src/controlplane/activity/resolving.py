@@ -14,6 +14,8 @@ from controlplane.activity.errors import NotResolvable
 from controlplane.activity.repository import Standing
 from controlplane.clusters import service as clusters
 from controlplane.clusters.states import CLUSTER_STATES
+from controlplane.fabric_checks import service as fabric_checks
+from controlplane.fabric_checks.states import FABRIC_CHECK_STATES
 from controlplane.jobs import service as jobs
 from controlplane.jobs.states import JOB_STATES
 from controlplane.kit.access import Principal
@@ -28,7 +30,7 @@ from controlplane.nodes import service as nodes
 from controlplane.nodes.states import NODE_STATES
 
 Verb = Literal["resume", "retry", "abandon"]
-KindName = Literal["node", "cluster", "job", "provider"]
+KindName = Literal["node", "cluster", "job", "fabric_check", "provider"]
 SILENT_S = 180.0
 """A provider that has not answered for so long needs a person: three questions in a row."""
 ABANDONED = "An operator gave it up."
@@ -50,8 +52,9 @@ KINDS: Mapping[str, Driven] = {
     "node": Driven(NODE_STATES, nodes.apply),
     "cluster": Driven(CLUSTER_STATES, clusters.apply),
     "job": Driven(JOB_STATES, jobs.apply),
+    "fabric_check": Driven(FABRIC_CHECK_STATES, fabric_checks.apply),
 }
-PREFIXES = {"nod": "node", "clu": "cluster", "job": "job"}
+PREFIXES = {"nod": "node", "clu": "cluster", "job": "job", "fck": "fabric_check"}
 
 
 def list_attention(session: Session, kind: KindName | None, ask: PageAsk) -> Page[Any]:

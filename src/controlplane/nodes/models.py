@@ -77,6 +77,9 @@ class NodeRow(Moving, Base):
         Index("ix_nodes_available", "site", "instance_type", postgresql_where=text("state = 'available'")),
         Index("ix_nodes_attention", "id", postgresql_where=text("attention <> ''")),
         Index("ix_nodes_rotate", "rotate_at", postgresql_where=text("rotate_at IS NOT NULL")),
+        Index("ix_nodes_check", "check_id", postgresql_where=text("check_id IS NOT NULL")),
+        CheckConstraint("(check_id IS NOT NULL) = (state = 'checking')", name="lent"),
+        CheckConstraint("check_id IS NULL OR allocation_id IS NULL", name="lent_or_held"),
         CheckConstraint("(sealed_next IS NOT NULL) = (rotation IN ('prepared','told'))", name="next_password"),
         Index("uq_nodes_serial", "serial", unique=True, postgresql_where=text("serial IS NOT NULL AND state <> 'retired'")),
     )
@@ -103,6 +106,8 @@ class NodeRow(Moving, Base):
     """How many it should have."""
     allocation_id: Mapped[str | None]
     """The allocation that holds it; none when nobody does."""
+    check_id: Mapped[str | None]
+    """The fabric check it is lent to; there is one exactly while it is being checked, and never beside an allocation."""
     task_id: Mapped[str | None]
     """Token of the inspection, qualification or wipe under way: repeats find the first try by it."""
     inventory: Mapped[dict[str, Any]] = mapped_column(server_default=text("'{}'::jsonb"))

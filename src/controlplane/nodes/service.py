@@ -33,6 +33,7 @@ from controlplane.nodes.allocating import (
 from controlplane.nodes.appointing import appoint, direct, dismiss
 from controlplane.nodes.driving import FREE_AGAIN, apply, begin_task
 from controlplane.nodes.errors import WrongState
+from controlplane.nodes.lending import Candidate, Place, candidates, lend, take_back
 from controlplane.nodes.models import AllocationRow, HoldRow, NodeRow, WipeRow
 from controlplane.nodes.registering import (
     NewNode,
@@ -73,11 +74,13 @@ __all__ = [
     "ACTS",
     "NOT_OURS",
     "SETTLED_S",
+    "Candidate",
     "Hold",
     "InstanceState",
     "NewNode",
     "NewProvider",
     "NodeView",
+    "Place",
     "ProviderChange",
     "ProviderRef",
     "Report",
@@ -88,6 +91,7 @@ __all__ = [
     "appoint",
     "availability",
     "begin_task",
+    "candidates",
     "change_provider",
     "delete_provider",
     "direct",
@@ -103,6 +107,7 @@ __all__ = [
     "hold",
     "instance_state",
     "keep",
+    "lend",
     "lift_freeze",
     "list_freezes",
     "list_providers",
@@ -119,6 +124,7 @@ __all__ = [
     "reports_of",
     "seal_secrets",
     "set_provider_state",
+    "take_back",
     "take_undelivered",
     "transfer_charge",
 ]

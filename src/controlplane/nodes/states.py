@@ -11,6 +11,7 @@ from controlplane.catalog.states import Parts
 from controlplane.kit.states import State, StateTable
 
 ASIDE = frozenset({"quarantined", "maintenance"})
+TAKEN = frozenset({"reserved", "checking", "inspecting", "updating"})
 ACTING = frozenset({"restarting", "stopping", "starting", "reinstalling", "rescuing"})
 """A tenant's machine on which the tenant's action is under way."""
 TENANTS = ACTING | {"active", "stopped", "rescued"}
@@ -39,7 +40,13 @@ NODE_STATES = StateTable(
             says="Its firmware is being updated; nobody holds it.",
         ),
         State("qualifying", "moving", frozenset({"cleaning"}) | ASIDE, 4 * 3600, "quarantined", says="Acceptance checks run."),
-        State("available", "settled", frozenset({"reserved", "inspecting", "updating"}) | ASIDE, says="Wiped, checked and free."),
+        State("available", "settled", TAKEN | ASIDE, says="Wiped, checked and free."),
+        State(
+            "checking",
+            "settled",
+            frozenset({"available"}),
+            says="Lent to a fabric check; free again when the check has seen it let go.",
+        ),
         State("reserved", "moving", frozenset({"deploying", "releasing"}), 600, "releasing", says="Chosen for a cluster."),
         State(
             "deploying", "moving", frozenset({"active", "releasing"}), 2 * 3600, "releasing", says="Being made ready for a tenant."

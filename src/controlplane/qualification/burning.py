@@ -1,16 +1,25 @@
 """
-The burn-in of one node: what its machine is to run, what it printed into the ledger, and what of that is not good enough.
+The burn-in of one node and runs between nodes: what a machine is to run, what was printed into the ledger, and what is not good enough.
 """
 
 from collections.abc import Collection, Iterable
 from dataclasses import dataclass
+from hashlib import sha256
 
 from sqlalchemy.orm import Session
 
 from controlplane.qualification import repository
 from controlplane.qualification.errors import UnreadableMeasurement
-from controlplane.qualification.recording import Output, record_output
-from controlplane.qualification.states import BURN_KINDS, BurnName, BurnTest, Subject
+from controlplane.qualification.recording import (
+    LONGEST_DETAIL,
+    VALUES,
+    Figure,
+    Output,
+    Reading,
+    record_output,
+    record_readings,
+)
+from controlplane.qualification.states import BURN_KINDS, FABRIC_CHECK, RUN_PASSED, BurnName, BurnTest, Subject
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,7 +48,26 @@ def record_test(session: Session, node_id: str, run_id: str, name: BurnName, par
     `part` names the device where a test runs once for each. Raises RunRecorded, and Invalid for a node that has left the fleet.
     """
     kind = BURN_KINDS[name]
-    output = Output(kind.tool, text, Subject("node", node_id), kind.collective, run_id, part=part)
+    return _read(session, Output(kind.tool, text, Subject("node", node_id), kind.collective, run_id, part=part))
+
+
+def record_run(session: Session, output: Output, result: str, detail: str) -> str:
+    """
+    How a run between nodes ended is in the ledger (`fabric_run_passed`), with the figures of its output where it passed; what it came to,
+    `failed` for an output of which nothing may be used, is returned.
+
+    Raises RunRecorded, and Invalid for subjects that do not exist.
+    """
+    if result == "passed":
+        failure = _read(session, output).failure
+        result, detail = ("failed", failure) if failure else (result, detail)
+    figure = Figure(RUN_PASSED, VALUES[result], "yes", output.part, detail[:LONGEST_DETAIL])
+    digest = sha256(output.text.encode("utf-8", "surrogatepass")).hexdigest()
+    record_readings(session, [Reading(output.subject, FABRIC_CHECK, output.run_id, digest, None, (figure,))])
+    return result
+
+
+def _read(session: Session, output: Output) -> BurnRead:
     try:
         done = record_output(session, output)
     except UnreadableMeasurement as error:

@@ -216,6 +216,14 @@ def failures_of(session: Session, run_ids: Iterable[str]) -> Sequence[Row[Any]]:
     return session.execute(FAILURES, {"runs": sorted(set(run_ids))}).all()
 
 
+def measured_in(session: Session, run_id: str) -> Sequence[MeasurementRow]:
+    """
+    Every figure of the run, oldest first.
+    """
+    query = select(MeasurementRow).where(MeasurementRow.run_id == run_id).order_by(MeasurementRow.id)
+    return session.execute(query).scalars().all()
+
+
 Place = tuple[str, str, str, str]
 """Subject kind and key, part and metric."""
 STANDINGS = text(

@@ -126,7 +126,10 @@ class SubjectOut(Out):
     site: str | None = Field(description="The site of the leaf.", examples=[None])
     leaf: str | None = Field(description="The leaf, or the one the rail is of.", examples=[None])
     rail: int | None = Field(description="The rail's number.", examples=[None])
-    part: str = Field(description="The GPU or device of the node, as `gpu3`; empty for the whole.", examples=["gpu3"])
+    part: str = Field(
+        description="The GPU or device of the node, as `gpu3`, or the rail of a pair, as `rail3`; empty for the whole.",
+        examples=["gpu3"],
+    )
 
     @classmethod
     def of(cls, row: MeasurementRow | StandingRow) -> "SubjectOut":
@@ -306,7 +309,7 @@ class ReasonOut(Out):
     code: str = Field(description="under_baseline, suspect_in_pairs, not_measured or not_passed.", examples=["under_baseline"])
     subject: str = Field(description="Whose figure; for pairs the nodes it fails with.", examples=["osl1/b1-l2"])
     metric: str = Field(description="Which figure; empty for pairs.", examples=["nccl_all_reduce_bus_bandwidth_largest"])
-    part: str = Field(description="The GPU or device, as `gpu3`; empty for the whole.", examples=[""])
+    part: str = Field(description="The GPU or device, as `gpu3`, or the rail of a pair; empty for the whole.", examples=[""])
 
 
 class NodeQualificationOut(Out):

@@ -9,7 +9,7 @@ from sqlalchemy.orm import Session
 from controlplane.kit.errors import NotFound
 from controlplane.kit.paging import Page, PageAsk
 from controlplane.qualification import repository
-from controlplane.qualification.burning import BurnRead, failures_of, record_test, tests_of
+from controlplane.qualification.burning import BurnRead, failures_of, record_run, record_test, tests_of
 from controlplane.qualification.models import MeasurementRow, NodeQualificationRow, StandingRow
 from controlplane.qualification.recording import Change, NodeChecks, Output, Recorded, record_checks, record_output
 from controlplane.qualification.repository import REFUSAL, REFUSAL_JOINS
@@ -52,10 +52,12 @@ __all__ = [
     "list_policies",
     "list_standings",
     "list_versions",
+    "measured_in",
     "measurements_of",
     "put_policy",
     "record_checks",
     "record_output",
+    "record_run",
     "record_test",
     "refusals",
     "set_baseline",
@@ -79,6 +81,13 @@ def get_measurement(session: Session, measurement_id: str) -> MeasurementRow:
     if row is None:
         raise NotFound
     return row
+
+
+def measured_in(session: Session, run_id: str) -> Sequence[MeasurementRow]:
+    """
+    Every figure of the run, oldest first, with the verdict of then.
+    """
+    return repository.measured_in(session, run_id)
 
 
 def list_standings(session: Session, which: MeasurementFilter, ask: PageAsk) -> Page[StandingRow]:

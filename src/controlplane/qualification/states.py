@@ -23,6 +23,10 @@ Refusal = Literal["", "below_baseline", "not_measured"]
 
 ACCEPTANCE = "acceptance"
 """What the checks of a provider are recorded under, where a tool's name stands otherwise."""
+FABRIC_CHECK = "fabric check"
+"""What the end of a run between nodes is recorded under."""
+RUN_PASSED = "fabric_run_passed"
+"""Whether a tool between nodes came to its end with an output that can be read; not measured where it is not there."""
 MOST_REASONS = 50
 WORDS: Mapping[str, Verdict] = {"pass": "passed", "fail": "failed", "not_measured": "not_measured"}
 

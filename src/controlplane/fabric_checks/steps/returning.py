@@ -1,0 +1,31 @@
+"""
+A check lets go of its nodes.
+"""
+
+from controlplane.fabric_checks.states import CheckSnapshot
+from controlplane.kit.outcome import Advance, Outcome, Wait
+from controlplane.providers.errors import NotFound, Unsupported
+from controlplane.providers.toolbox import Toolbox
+
+GAP_S = 2.0
+"""Between two looks that both must find nothing: one may be old."""
+WORDS = "Tools are ended; the nodes are free once nothing of the check is on them."
+
+
+def let_go(check: CheckSnapshot, tools: Toolbox) -> Outcome:
+    """
+    Everything under the check's token is ended, and the provider was seen without it twice; only then is the check over.
+    """
+    end = Advance(check.end)
+    try:
+        peer = tools.fabric_checks(check.provider)
+    except Unsupported:
+        return end
+    if check.step not in {"ended", "absent"}:
+        peer.end_checks(check.id)
+        return Wait(WORDS, GAP_S, step="ended")
+    try:
+        peer.observe_checks(check.id)
+    except NotFound:
+        return end if check.step == "absent" else Wait(WORDS, GAP_S, step="absent")
+    return Wait(WORDS, GAP_S, step="")
