@@ -40,6 +40,7 @@ PREFIXES = {
     "boot_id": "bot",
     "machine_id": "dsc",
     "provider_id": "prv",
+    "check_id": "fck",
     "measurement_id": "msr",
     "standing_id": "std",
     "baseline_id": "bsl",
