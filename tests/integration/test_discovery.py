@@ -118,7 +118,12 @@ def test_a_providers_machines_are_found_and_adopted(fleet: Fleet, tools: Control
 def test_only_a_whole_list_says_that_a_machine_is_missing(fleet: Fleet) -> None:
     """A machine that a part of a list does not name is unknown or as before; one that a whole list does not name is missing."""
     some = tuple(Sighting(ref) for ref in REFS[:2])
-    store = lambda listing: fleet.do(lambda s: discovering.store_listing(s, fleet.provider_id, listing))  # noqa: E731
+
+    def store(listing: Listing) -> None:
+        """The provider was asked, and that came of it."""
+        fleet.sql("UPDATE providers SET discovered_at = cp_clock() WHERE id = :p", p=fleet.provider_id)
+        fleet.do(lambda s: discovering.store_listing(s, fleet.provider_id, listing))
+
     codes = lambda: {one["ref"]: one["code"] for one in pages(fleet, FINDINGS)}  # noqa: E731
     store(Listing(some, complete=False))
     assert codes() == {REFS[2]: "not_looked_for"}
@@ -130,6 +135,25 @@ def test_only_a_whole_list_says_that_a_machine_is_missing(fleet: Fleet) -> None:
     assert codes() == {REFS[1]: "not_seen", REFS[2]: "not_seen"}
     store(Listing((*some, Sighting(REFS[2])), complete=False))
     assert codes() == {}
+
+
+def test_a_list_that_comes_late_makes_nobody_missing(fleet: Fleet) -> None:
+    """What was seen since the provider was last asked is there, whatever an older whole list says."""
+    asked = "UPDATE providers SET discovered_at = cp_clock() WHERE id = :p"
+    store = lambda *refs: fleet.do(  # noqa: E731
+        lambda s: discovering.store_listing(s, fleet.provider_id, Listing(tuple(Sighting(ref) for ref in refs), complete=True))
+    )
+    gone = lambda: {one["ref"] for one in pages(fleet, FINDINGS) if one["code"] == "not_seen"}  # noqa: E731
+    fleet.sql(asked, p=fleet.provider_id)
+    store(*REFS)
+    store(*REFS[:1])
+    assert gone() == set()
+    fleet.sql("UPDATE providers SET discovered_at = NULL WHERE id = :p", p=fleet.provider_id)
+    store(*REFS[:1])
+    assert gone() == set()
+    fleet.sql(asked, p=fleet.provider_id)
+    store(*REFS[:1])
+    assert gone() == set(REFS[1:])
 
 
 def test_controllers_are_looked_at_and_adopted(fleet: Fleet, tools: Controllers, pool: ThreadPoolExecutor) -> None:

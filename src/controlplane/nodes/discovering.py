@@ -127,7 +127,8 @@ def due_providers(session: Session, limit: int) -> list[ProviderRef]:
 
 def store_listing(session: Session, provider_id: str, listing: Listing) -> None:
     """
-    What was listed stands in rows. Only a whole list says that a machine is gone; one that is there again is there.
+    What was listed stands in rows. Only a whole list says that a machine is gone, and only of machines that nobody has seen since somebody
+    last asked: an answer may be older than what another has told meanwhile. One that is there again is there.
     """
     _sight(session, [(provider_id, one) for one in listing.sightings])
     if not listing.complete:
@@ -139,6 +140,7 @@ def store_listing(session: Session, provider_id: str, listing: Listing) -> None:
             DiscoveredMachineRow.controller_url == "",
             DiscoveredMachineRow.gone_at.is_(None),
             DiscoveredMachineRow.ref.not_in([one.ref for one in listing.sightings]),
+            DiscoveredMachineRow.seen_at < select(ProviderRow.discovered_at).where(ProviderRow.id == provider_id).scalar_subquery(),
         )
         .values(gone_at=CpClock())
     )
