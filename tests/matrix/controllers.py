@@ -4,6 +4,7 @@ The same rack with the real Redfish adapter, over HTTP, to controllers that go w
 
 from __future__ import annotations
 
+import json
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
@@ -12,9 +13,10 @@ from controlplane.nodes.states import NodeSnapshot
 from tests.conftest import Database
 from tests.matrix.cases import Case
 from tests.matrix.driven import PASSWORD, Rack
+from tests.matrix.flashing import ENDS, IMAGE
 from tests.matrix.metal import Machine
 from tests.simulators.redfish.server import Answer, FakeBmc, Fault, no, serving
-from tests.simulators.redfish.tree import MANAGER, RESET, SYSTEM
+from tests.simulators.redfish.tree import MANAGER, MONITOR, RESET, SIMPLE_UPDATE, SYSTEM, TASK, V1, collection, ref
 
 SLOT = f"{MANAGER}/VirtualMedia/Cd"
 QUICK = {
@@ -32,6 +34,8 @@ REQUESTS = {
     "boot_from": f"PATCH {SYSTEM}$",
     "insert_media": "POST .*InsertMedia",
     "eject_media": "POST .*EjectMedia|GET .*VirtualMedia/Cd$",
+    "update_firmware": f"POST {SIMPLE_UPDATE}",
+    "observe_update": f"GET {MONITOR}",
     "take_inventory": "GET /redfish/v1/(Systems|Chassis|Managers)",
 }
 """The request by which each call is done."""
@@ -56,8 +60,9 @@ OWN = (
     "power_lost",
     "password_changed",
 )
-FAULTS = (*SAID, *BROKEN, *OWN)
+FAULTS = (*SAID, *BROKEN, *OWN, *ENDS)
 PLACES: dict[str, tuple[str, ...]] = {
+    **dict.fromkeys(ENDS, ("firmware",)),
     "power_lies": ("qualify", "wipe", "deploy", "release", "replace", "power"),
     "refuses_on": ("qualify", "wipe", "deploy", "replace", "power"),
     "boot_order_pending": ("qualify", "wipe", "deploy", "replace"),
@@ -76,6 +81,55 @@ class BmcMachine(Machine):
     """
 
     bmc: FakeBmc
+    ending: str = ""
+    """One of ENDS for its updates; empty: they go well."""
+    endings: int = 0
+    """How many of them."""
+
+    def connect(self, bmc: FakeBmc) -> None:
+        """
+        It is behind that controller, whose firmware is the machine's.
+        """
+        self.bmc = bmc
+        self.flash.version = bmc.tree[MANAGER]["FirmwareVersion"]
+        bmc.rules.append(self._update)
+
+    def _update(self, method: str, path: str, content: dict[str, Any]) -> Answer | None:
+        """
+        What the controller answers where firmware is concerned; None: what it answers otherwise.
+        """
+        flash = self.flash
+        if (method, path) == ("POST", SIMPLE_UPDATE):
+            self.meddle()
+            flash.begin(content["ImageURI"])
+            return 202, None, {"Location": MONITOR}
+        if (method, path) == ("POST", RESET) and content.get("ResetType") == "ForceOff":
+            flash.cut()
+        if method == "GET" and path in {TASK, MONITOR}:
+            return self._task()
+        if (method, path) == ("GET", MANAGER):
+            self.bmc.tree[MANAGER]["FirmwareVersion"] = flash.look()
+        if (method, path) == ("GET", f"{V1}/TaskService/Tasks"):
+            flash.look()
+            return 200, collection(*([TASK] if flash.writing and not flash.forgotten else [])), {}
+        return None
+
+    def _task(self) -> Answer:
+        flash = self.flash
+        if self.endings and flash.writing and not flash.forgotten and not flash.way:
+            self.endings -= 1
+            flash.befall(self.ending)
+            if flash.silent:
+                self.bmc.expire_sessions()
+                self.bmc.fail("", "reset", times=flash.silent)
+                flash.silent = 0
+        seen = flash.follow(str(flash.task))
+        if seen.state == "unknown":
+            return no(404, "Base.1.8.ResourceMissingAtURI", "no such task")
+        said = {"running": "Running", "succeeded": "Completed", "failed": "Exception"}[seen.state]
+        payload = {"TargetUri": SIMPLE_UPDATE, "JsonBody": json.dumps({"ImageURI": IMAGE.url})}
+        body = {**ref(TASK), "TaskState": said, "Messages": [{"Message": seen.message}], "Payload": payload}
+        return 202 if seen.state == "running" else 200, body, {}
 
     def follow(self) -> None:
         """
@@ -121,7 +175,7 @@ class RedfishRack(Rack):
     def _stand_up(self) -> None:
         for number, node_id in enumerate(self.ids, start=1):
             machine = BmcMachine(node_id, self._port(number), self.site)
-            machine.bmc = self._bmcs[number - 1]
+            machine.connect(self._bmcs[number - 1])
             self.site.machines[node_id] = machine
 
     def hardware(self, provider: Any, ref: str) -> Any:
@@ -134,8 +188,10 @@ class RedfishRack(Rack):
         part = self.director.part(node.id)
         fits = part is not None and part.plan.state == node.state
         if part is None or not fits or (part.plan.after_tenancy and node.id not in self.director.tenanted):
-            if self._armed.pop(node.id, None) is not None:
+            if node.id in self._armed:
+                del self._armed[node.id]
                 machine.bmc.faults.clear()
+                machine.endings = 0
             return
         if node.id not in self._armed:
             self._armed[node.id] = self._arm(machine, part.case, part.plan.calls[0], part.plan.count)
@@ -155,7 +211,9 @@ class RedfishRack(Rack):
 
     def _lie(self, machine: BmcMachine, fault: str, times: int) -> None:
         bmc = machine.bmc
-        if fault == "session_lost":
+        if fault in ENDS:
+            machine.ending, machine.endings = fault, times
+        elif fault == "session_lost":
             bmc.expire_sessions()
         elif fault == "stale_power":
             bmc.stale_reads = times
@@ -188,6 +246,8 @@ class RedfishRack(Rack):
         for bmc in self._bmcs:
             bmc.faults.clear()
             bmc.stale_reads = bmc.slow_eject = bmc.refuses_on = 0
+        for node_id in self.ids:
+            self._machine(node_id).endings = 0
         for node_id, password in self._true.items():
             self._machine(node_id).bmc.passwords = {"admin": password}
         self._true.clear()
