@@ -24,6 +24,7 @@ from controlplane.activity.routes import router as activity
 from controlplane.boots.machine_routes import LANES, door_of
 from controlplane.boots.routes import router as boots
 from controlplane.bootstrap import Runtime, build
+from controlplane.calculators.routes import router as calculators
 from controlplane.catalog.routes import router as catalog
 from controlplane.clusters.routes import router as clusters
 from controlplane.fabric_checks.routes import router as fabric_checks
@@ -52,7 +53,9 @@ from controlplane.web.sharing import Exchange, store_client
 from controlplane.web.uploads import Upload, Written
 
 log = logging.getLogger(__name__)
-ROUTERS = (clusters, jobs, tree, catalog, images, quotas, metering, nodes, boots, qualification, fabric_checks, activity)
+ROUTERS = (
+    *(clusters, jobs, tree, catalog, images, quotas, metering, nodes, boots, qualification, fabric_checks, activity, calculators),
+)
 """What is asked for most comes first: routes are searched in order."""
 REVISION = text("SELECT version_num FROM alembic_version")
 

@@ -4,16 +4,19 @@ The one command of the product.
 
 from __future__ import annotations
 
+import json
 import os
 import sys
-from typing import Annotated, NoReturn
+from typing import Annotated, Any, NoReturn
 
 import typer
 from sqlalchemy.exc import OperationalError
 
 from controlplane import bootstrap as wiring
 from controlplane import migrations
-from controlplane.kit.errors import DomainError
+from controlplane.calculating.table import table_of
+from controlplane.calculators import service as calculators
+from controlplane.kit.errors import DomainError, Invalid
 from controlplane.local import addresses
 from controlplane.local.commands import THREADS, api_command, worker_command
 from controlplane.local.doctor import examine
@@ -90,6 +93,39 @@ def doctor() -> None:
     Look for what would keep the product from working here, and say what to do about it.
     """
     raise typer.Exit(examine(os.environ))
+
+
+@app.command()
+def calculate(
+    name: Annotated[str, typer.Argument(help="Which calculator; none: list them.")] = "",
+    param: Annotated[
+        list[str] | None, typer.Option("--param", "-p", help="An input as name=value; the value is JSON, or else text. Repeat it.")
+    ] = None,
+    *,
+    as_json: Annotated[bool, typer.Option("--json", help="Print the answer as the API gives it.")] = False,
+) -> None:
+    """
+    Calculate sizes, times and fits with the catalog of this version; needs neither settings nor a database.
+    """
+    if not name:
+        for one in calculators.list_calculators():
+            print(f"{one.name:<18}{one.summary}\n{'':<18}{' '.join(one.ask.model_fields)}")
+        return
+    answer = calculators.calculate_offline(name, dict(given_input(one) for one in param or ()))
+    print(answer.model_dump_json(indent=2) if as_json else table_of(answer))
+
+
+def given_input(text: str) -> tuple[str, Any]:
+    """
+    The name and the value of `name=value`: JSON where it reads as JSON, text otherwise. Raises Invalid without a name.
+    """
+    name, sign, value = text.partition("=")
+    if not sign or not name:
+        raise Invalid(f"An input is given as name=value, not {text!r}.")
+    try:
+        return name, json.loads(value)
+    except ValueError:
+        return name, value
 
 
 def required(*names: str) -> Settings:

@@ -13,18 +13,20 @@ from tests.conftest import ROOT
 
 ROOMS = frozenset(
     {
-        "activity",
-        "jobs",
-        "clusters",
-        "fabric_checks",
-        "nodes",
-        "boots",
-        "metering",
-        "qualification",
-        "images",
-        "catalog",
-        "identity",
-        "quotas",
+        *(
+            "activity",
+            "jobs",
+            "clusters",
+            "fabric_checks",
+            "nodes",
+            "boots",
+            "metering",
+            "qualification",
+            "images",
+            "calculators",
+            "catalog",
+        ),
+        *("identity", "quotas"),
     }
 )
 OPEN = frozenset({"service", "errors", "states"})

@@ -16,18 +16,20 @@ LONGEST_FUNCTION = 50
 SOURCES = sorted([*(ROOT / "src").rglob("*.py"), *(ROOT / "workers").rglob("*.py")])
 EVERYWHERE = sorted([*SOURCES, *(ROOT / "tests").rglob("*.py"), *(ROOT / "scripts").rglob("*.py")])
 ROOMS = (
-    "activity",
-    "jobs",
-    "clusters",
-    "fabric_checks",
-    "nodes",
-    "boots",
-    "metering",
-    "qualification",
-    "images",
-    "catalog",
-    "identity",
-    "quotas",
+    *(
+        "activity",
+        "jobs",
+        "clusters",
+        "fabric_checks",
+        "nodes",
+        "boots",
+        "metering",
+        "qualification",
+        "images",
+        "calculators",
+        "catalog",
+    ),
+    *("identity", "quotas"),
 )
 USE_CASES = [
     path

@@ -84,6 +84,13 @@ def instance_types(session: Session, ask: PageAsk, gpu_model: str | None) -> Pag
     return fetch_page(session, query, InstanceTypeRow.name.expression, ask)
 
 
+def all_gpu_models(session: Session) -> Sequence[GpuModelRow]:
+    """
+    Every GPU model by name.
+    """
+    return session.scalars(select(GpuModelRow).order_by(GpuModelRow.name)).all()
+
+
 ALL_TYPES = select(*InstanceTypeRow.__table__.columns).order_by(InstanceTypeRow.name)
 
 

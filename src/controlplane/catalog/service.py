@@ -29,6 +29,7 @@ __all__ = [
     "get_gpu_model",
     "get_instance_type",
     "get_site",
+    "gpu_facts",
     "instance_facts",
     "instance_type_names",
     "list_gpu_models",
@@ -208,6 +209,13 @@ def list_instance_types(session: Session, ask: PageAsk, *, gpu_model: str | None
     A page of instance types by name; of one GPU model only when one is named.
     """
     return repository.instance_types(session, ask, gpu_model).map(_plain_type)
+
+
+def gpu_facts(session: Session) -> dict[str, GpuModel]:
+    """
+    Every GPU model by name, in one query.
+    """
+    return {row.name: _plain_model(row) for row in repository.all_gpu_models(session)}
 
 
 def instance_facts(session: Session) -> dict[str, InstanceType]:

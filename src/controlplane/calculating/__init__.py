@@ -1,0 +1,3 @@
+"""
+Calculators: sizes, times and fits of training and serving by published formulas. Pure: numbers in, numbers with their reasons out.
+"""
