@@ -11,12 +11,14 @@ from datetime import datetime
 from typing import Any, TypeVar
 
 from psycopg import Error as PsycopgError
+from psycopg.pq import ExecStatus, TransactionStatus
 from psycopg.rows import namedtuple_row
 from sqlalchemy import BigInteger, DateTime, Engine, MetaData, Text, TextClause, create_engine, event, text
 from sqlalchemy.dialects.postgresql import ARRAY, JSONB
 from sqlalchemy.dialects.postgresql.psycopg import PGDialect_psycopg
 from sqlalchemy.exc import DBAPIError, DisconnectionError, OperationalError
 from sqlalchemy.orm import DeclarativeBase, Session
+from sqlalchemy.pool import PoolProxiedConnection
 
 from controlplane.kit.wall import EVERYTHING, Wall
 
@@ -109,6 +111,7 @@ def make_engine(url: str, *, pool_size: int = 12, application: str = "controlpla
             "options": "-c timezone=UTC -c lock_timeout=15s -c idle_in_transaction_session_timeout=60s -c statement_timeout=60s",
         },
     )
+    engine.dialect.do_rollback = _roll_back  # type: ignore[method-assign]
     event.listen(engine, "checkout", _refuse_dead)
     event.listen(engine, "connect", _keep_statements)
     return engine
@@ -120,6 +123,18 @@ def _keep_statements(connection: Any, record: object) -> None:
     """
     del record
     connection.prepared_max = MOST_STATEMENTS
+
+
+def _roll_back(dbapi_connection: PoolProxiedConnection) -> None:
+    """
+    The transaction is undone. One in which no statement failed is undone past the driver, which would forget every prepared statement with
+    it: the server keeps them, and a refused request must not cost the next ones the preparing of all they ask.
+    """
+    connection: Any = dbapi_connection
+    server = connection.pgconn
+    if server.transaction_status == TransactionStatus.INTRANS and server.exec_(b"ROLLBACK").status == ExecStatus.COMMAND_OK:
+        return
+    connection.rollback()
 
 
 def _refuse_dead(connection: Any, record: object, proxy: object) -> None:
