@@ -25,7 +25,6 @@ from controlplane.settings import Settings
 from tests.conftest import Database
 
 MASTER_KEY = "AAECAwQFBgcICQoLDA0ODxAREhMUFRYXGBkaGxwdHh8="
-ADVANCE = text("UPDATE test_clock SET at = at + make_interval(secs => :s) RETURNING at")
 DUE = """
     SELECT kind, decided, extract(epoch FROM min(due_at) - cp_clock())::float8 AS pause_s, bool_and(endless) AS endless FROM (
       SELECT 'node' AS kind, state, step, due_at, false AS endless,
@@ -90,22 +89,16 @@ class World:
 
     def rows(self, sql: str, **given: Any) -> list[Any]:
         """
-        The rows of a query.
+        The rows of a query; read by the owner, past all walls.
         """
-        with Session(self.engine) as session:
-            session.execute(text("SELECT set_config('cp.scope', 'all', true)"))
-            found = list(session.execute(text(sql), given).all())
-            session.commit()  # a rollback would make the connection forget its prepared statements
-            return found
+        with self.database.at_once.connect() as connection:
+            return list(connection.execute(text(sql), given).all())
 
     def waiting(self) -> list[Any]:
         """
-        Seconds until work of each kind is due: (kind, decided, pause_s, endless); read by the owner, past all walls.
+        Seconds until work of each kind is due: (kind, decided, pause_s, endless).
         """
-        with self.database.owner.connect() as connection:
-            found = list(connection.execute(text(DUE)).all())
-            connection.commit()  # a rollback would make the connection forget its prepared statements
-            return found
+        return self.rows(DUE)
 
     def tick(self) -> int:
         """
@@ -161,8 +154,7 @@ class SharedClock:
 
     def __init__(self, database: Database) -> None:
         self._database = database.virtual_clock()
-        self._owner = database.owner
-        self._now: datetime = self._database.now()  # type: ignore[assignment]
+        self._now = self._database.now()
         self._peer: SimControl | None = None
 
     def __call__(self) -> datetime:
@@ -179,8 +171,7 @@ class SharedClock:
         """
         Time has gone on for everybody.
         """
-        with self._owner.begin() as connection:
-            self._now = connection.execute(ADVANCE, {"s": seconds}).scalar_one()
+        self._now = self._database.advance(seconds)
         if self._peer is not None:
             self._peer.freeze(self._now)
 

@@ -23,7 +23,7 @@ from controlplane.nodes.states import NodeFacts, NodeSnapshot
 from controlplane.providers.errors import NotFound
 from controlplane.providers.toolbox import Toolbox
 from controlplane.quotas import service as quotas
-from tests.conftest import Database
+from tests.conftest import CLOCK, Database
 from tests.factories.world import World
 
 CONSTRAINTS = (
@@ -36,7 +36,6 @@ CONSTRAINTS = (
         "ALTER TABLE allocations ADD CONSTRAINT ex_allocations_one_tenant EXCLUDE USING gist (node_id WITH =, during WITH &&)",
     ),
 )
-CLOCK = "CREATE OR REPLACE FUNCTION cp_clock() RETURNS timestamptz LANGUAGE sql VOLATILE AS 'SELECT {body}'"
 
 
 @contextmanager
