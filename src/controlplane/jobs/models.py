@@ -71,6 +71,12 @@ class JobRow(Moving, Base):
     """Output stored of the present attempt."""
     last_checkpoint: Mapped[dict[str, Any] | None]
     """{id, step, location}: the last good one, where a restart goes on from; kept by whoever changes a checkpoint of the job."""
+    log_source: Mapped[str] = mapped_column(server_default="")
+    """Instance that sends it, where nodes do that themselves; empty before its first piece."""
+    log_base: Mapped[int] = mapped_column(server_default="0")
+    """Bytes of it that came before the source's own first byte."""
+    log_closed: Mapped[bool] = mapped_column(server_default=text("false"))
+    """Whether its source has said that nothing follows."""
     issues: Mapped[list[Any]] = mapped_column(JSONB(), server_default=text("'[]'::jsonb"))
     """[{code, message}]."""
 
