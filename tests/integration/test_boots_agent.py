@@ -292,7 +292,9 @@ def world(database: Database, tmp_path: Path) -> Iterator[World]:
 
 
 def test_a_whole_life_of_a_machine(world: World, host: Host) -> None:
-    """Booted, reported stage by stage, ready by its own word, and afterwards its files follow what is rewritten."""
+    """Booted, reported stage by stage, ready by its own word, and afterwards its files follow what is rewritten; a command that
+    failed is run again until it succeeds.
+    """
     sent = world.get("user-data")
     host.boot(sent)
     host.plan(poll_s=0.1)
@@ -312,13 +314,22 @@ def test_a_whole_life_of_a_machine(world: World, host: Host) -> None:
             unowned = NodeFile("/etc/c", "c", owner="no-such-user")
             world.do(lambda session: service.rewrite_files(session, world.blueprint_id, [fresh, unowned]))
             eventually(lambda: world.view().applied_version == 2)
+            early = NodeFile("/etc/d", "d", "0644", ME, on_change='cp "$BOOT_AGENT_ROOT/etc/d" "$BOOT_AGENT_ROOT/later/"')
+            world.do(lambda session: service.rewrite_files(session, world.blueprint_id, [fresh, unowned, early]))
+            eventually(lambda: "/etc/d: on_change ended with 1" in world.view().apply_failure)
+            (host.root / "later").mkdir()
+            eventually(lambda: "/etc/d" not in world.view().apply_failure)
         finally:
             process.kill()
     view = world.view()
     assert [one.name for one in view.stages] == [*CLOUD_INIT_STAGES, "script:files", "script:look"]
     assert [one["detail"] for one in view.checks] == ["8 of 8"]
     assert "no-such-user" in view.apply_failure
-    assert [(host.root / "etc" / name).read_text(encoding="utf-8") for name in ("a.conf", "b")] == ["a = 2\n", "a = 2\n"]
+    assert [(host.root / "etc" / name).read_text(encoding="utf-8") for name in ("a.conf", "b", "../later/d")] == [
+        "a = 2\n",
+        "a = 2\n",
+        "d",
+    ]
     console = world.do(lambda session: service.console_of(session, world.boot_id, 0)).data
     assert console.startswith(b"Cloud-init v. 22.4.2\n")
     assert world.url.rstrip("/").rpartition(".")[2].encode() not in console

@@ -426,10 +426,18 @@ def follow_files(line: Line, plan: dict[str, Any]) -> None:
             answer, tag = line.ask("files", tag=applied["tag"])
             if answer is not None:
                 changed, failed = lay_all(answer["files"])
-                applied = {"version": answer["version"], "tag": tag, "told": False, "failed": failed + run_changes(changed)}
+                due = applied.get("due", [])
+                due += [{"path": one["path"], "on_change": one["on_change"]} for one in changed if one.get("on_change")]
+                applied = {"version": answer["version"], "tag": tag, "told": False, "failed": failed, "due": due}
+                write_json(HOME / "applied.json", applied)
+            if applied.get("due"):  # again where it failed: what the command speaks to may not have started yet
+                before, applied["broken"] = applied.get("broken", []), run_changes(applied["due"])
+                stuck = {one["on_change"] for one in applied["due"] if one["path"] in {each["path"] for each in applied["broken"]}}
+                applied["due"] = [one for one in applied["due"] if one["on_change"] in stuck]
+                applied["told"] = applied["told"] and applied["broken"] == before
                 write_json(HOME / "applied.json", applied)
             if not applied["told"]:
-                told = {"version": applied["version"], "failed": applied["failed"][:100]}
+                told = {"version": applied["version"], "failed": (applied["failed"] + applied.get("broken", []))[:100]}
                 line.ask("applied", json.dumps(told).encode())
                 applied["told"] = True
                 write_json(HOME / "applied.json", applied)

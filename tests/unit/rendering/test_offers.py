@@ -27,8 +27,11 @@ SHAPE: dict[str, Any] = {
 }
 OFFER: dict[str, Any] = {"release": "24.11", "shapes": {"hgx-h100-8": SHAPE}}
 SCONTROL = """#!/bin/sh
-# knows the nodes of a file: NAME STATE REASON...
-if [ "$1" = -o ] && [ $# = 3 ]; then
+# knows the nodes of a file: NAME STATE REASON...; slurmctld answers from the second question on
+if [ "$1" = ping ]; then
+  echo ping >> "$CALLS"
+  [ "$(grep -c ping "$CALLS")" -gt 1 ]
+elif [ "$1" = -o ] && [ $# = 3 ]; then
   while read -r name state reason; do echo "NodeName=$name State=$state Reason=$reason"; done < "$NODES"
 elif [ "$1" = -o ]; then
   grep "^$4 " "$NODES" | while read -r name state reason; do echo "NodeName=$name State=$state Reason=$reason"; done
@@ -89,7 +92,7 @@ def test_what_could_never_be_built_is_refused_by_field(changes: dict[str, Any], 
 
 
 def test_the_list_drains_what_leaves_and_lifts_only_our_drains(tmp_path: Path) -> None:
-    """Listed nodes are drained once; a drain of ours is lifted from nodes that stay, anybody else's is not."""
+    """Once slurmctld answers, listed nodes are drained once; a drain of ours is lifted from nodes that stay, nobody else's is."""
     layout = Layout(conf_dir=str(tmp_path), hooks_dir=str(tmp_path))
     given = plan()
     listed, program = leaving_files(
@@ -104,4 +107,4 @@ def test_the_list_drains_what_leaves_and_lifts_only_our_drains(tmp_path: Path) -
     told = {"PATH": f"{tmp_path}:{os.environ['PATH']}", "NODES": str(tmp_path / "nodes"), "CALLS": str(tmp_path / "calls")}
     subprocess.run(["/bin/sh", program.path], check=True, env=told)
     calls = (tmp_path / "calls").read_text(encoding="utf-8").splitlines()
-    assert calls == [f"update nodename=a state=drain reason={REASON}", "update nodename=c state=undrain"]
+    assert calls == ["ping", "ping", f"update nodename=a state=drain reason={REASON}", "update nodename=c state=undrain"]

@@ -14,6 +14,9 @@ from controlplane.rendering.slurm.plan import SlurmPlan
 REASON = "controlplane: leaves"
 """Of our drains; the first word is the adapter's prefix, so that it knows them for ours."""
 
+TRIES = 120
+"""Looks, a second apart, for slurmctld; the boot agent gives a command longer."""
+
 
 def leaving_files(plan: SlurmPlan, names: Iterable[str]) -> tuple[RenderedFile, ...]:
     """
@@ -42,8 +45,14 @@ def _program(plan: SlurmPlan) -> tuple[str, ...]:
         "# Drains the nodes of the list, and lifts drains of the same reason from all others.",
         "set -eu",
         f"reason='{REASON}'",
-        'known=$(scontrol -o show node | sed -n "s/^NodeName=\\([^ ]*\\) .*/\\1/p")',
-        "for node in $known; do",
+        "tries=0  # a head that has just booted asks for its files before slurmctld answers",
+        "until scontrol ping >/dev/null 2>&1; do",
+        "  tries=$((tries + 1))",
+        f'  [ "$tries" -lt {TRIES} ] || {{ echo "slurmctld does not answer" >&2; exit 1; }}',
+        "  sleep 1",
+        "done",
+        "known=$(scontrol -o show node)",
+        "for node in $(printf '%s\\n' \"$known\" | sed -n 's/^NodeName=\\([^ ]*\\) .*/\\1/p'); do",
         '  line=$(scontrol -o show node "$node")',
         f'  if grep -qx "$node" {listed}; then',
         '    case "$line" in *DRAIN*) ;; *) scontrol update nodename="$node" state=drain reason="$reason" ;; esac',
