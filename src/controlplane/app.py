@@ -21,7 +21,8 @@ from starlette.responses import Response
 
 from controlplane import migrations
 from controlplane.activity.routes import router as activity
-from controlplane.boots.machine_routes import LANES, door_of
+from controlplane.boots.machine_routes import LANES as BOOT_LANES
+from controlplane.boots.machine_routes import door_of
 from controlplane.boots.routes import router as boots
 from controlplane.bootstrap import Runtime, build
 from controlplane.calculators.routes import router as calculators
@@ -32,6 +33,7 @@ from controlplane.identity import service as identity
 from controlplane.identity.routes import router as tree
 from controlplane.images.routes import UPLOADS
 from controlplane.images.routes import router as images
+from controlplane.jobs.machine_routes import LANES as JOB_LANES
 from controlplane.jobs.routes import router as jobs
 from controlplane.kit.db import EVERYTHING, raise_wall
 from controlplane.kit.errors import Unavailable
@@ -73,7 +75,7 @@ def create_app(settings: Settings | None = None) -> FastAPI:
         brands=Brands(lambda host: _find_brand(runtime.engine, host)),
         trusted=trusted_networks(settings.trusted_proxies),
         max_body_bytes=settings.max_body_bytes,
-        lanes=LANES,
+        lanes=(*BOOT_LANES, *JOB_LANES),
         written=(Written("POST", re.compile(FILES), frozenset(MEDIA_TYPES), LARGEST_FILE_BYTES),),
         uploads=tuple(Upload("PUT", re.compile(path), settings.max_image_chunk_bytes) for path in UPLOADS),
     )

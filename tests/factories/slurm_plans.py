@@ -73,6 +73,7 @@ def leaf_spine() -> SlurmPlan:
         containers=Containers(),
         health=HealthCheck(),
         confinement="cgroup/v1",
+        sends_output=True,
     )
 
 

@@ -364,6 +364,26 @@ def test_only_faults_that_are_not_its_own_start_it_again(failure_class: str, res
     assert facts(outcome).next_attempt == (expected == "queued")
 
 
+@pytest.mark.parametrize(
+    ("known", "to", "issue"),
+    [
+        ({"log_closed": True}, "succeeded", None),
+        ({"ran": False}, "succeeded", None),
+        ({"cluster_state": "deleting"}, "succeeded", None),
+        ({}, None, None),
+        ({"state_age_s": 91.0, "log_bytes": 5}, "succeeded", "output_incomplete"),
+        ({"state_age_s": 91.0}, "succeeded", "output_unavailable"),
+    ],
+)
+def test_output_that_nodes_send_is_waited_for_a_while(known: dict[str, Any], to: str | None, issue: str | None) -> None:
+    """Nobody reads it at the scheduler; a node that is dead says nothing, and the job ends without it."""
+    unread = Peer(printed=Unsupported("no output_dir"))
+    outcome = run(unread, "completing", **{"verdict": "succeeded", "sent": True, "ran": True, "log_bytes": 0, **known})
+    assert (outcome.to if isinstance(outcome, Advance) else None) == to
+    assert ((isinstance(outcome.facts, JobFacts) and outcome.facts.issue) or ("",))[0] == (issue or "")
+    assert run(unread, "running", sent=True).facts is not None
+
+
 def test_a_job_whose_cluster_goes_is_not_started_again() -> None:
     """There is nowhere to start it."""
     outcome = run(Peer(done=True), "completing", verdict="failed", failure_class="node_fault", cluster_state="deleting")

@@ -64,6 +64,18 @@ class Door:
     budget: Buckets = field(default_factory=lambda: Buckets(BOOT_RATE_PER_S, BOOT_BURST, clock=time.monotonic))
     """Requests of one boot."""
 
+    def admit(self, token: str) -> str:
+        """
+        The boot whose token it is; one budget holds for all that it asks. Raises NotFound, TooMany.
+        """
+        boot_id = self.links.verify(token)
+        if boot_id is None:
+            raise NotFound
+        level = self.budget.take(boot_id)
+        if not level.allowed:
+            raise too_many("this machine", level)
+        return boot_id
+
 
 def door_of(settings: Settings, sealer: Sealer) -> Door:
     """
@@ -77,14 +89,7 @@ def by_token(request: Request) -> str:
     """
     The boot whose token stands in the path. Raises NotFound, TooMany.
     """
-    door = _door(request)
-    boot_id = door.links.verify(request.path_params["token"])
-    if boot_id is None:
-        raise NotFound
-    level = door.budget.take(boot_id)
-    if not level.allowed:
-        raise too_many("this machine", level)
-    return boot_id
+    return _door(request).admit(request.path_params["token"])
 
 
 def by_address(request: Request) -> str:

@@ -371,6 +371,7 @@ def homes(session: Session, cluster_ids: Sequence[str]) -> dict[str, Home]:
             nodes=sum(one.count for one in work[row.id]),
             gpus_per_node=max((one.gpus for one in work[row.id]), default=0),
             gpu_model=models.pop() if len(models := {one.gpu_model for one in work[row.id]}) == 1 else "",
+            dedicated=row.peer_id is not None,
         )
         for row in rows
     }

@@ -232,6 +232,8 @@ class Home:
     """GPUs of its largest node."""
     gpu_model: str
     """As in the catalog; empty where its node sets differ."""
+    dedicated: bool = False
+    """Whether it is a Slurm of its owner's own."""
 
 
 @dataclass(frozen=True, slots=True)

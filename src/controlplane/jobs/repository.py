@@ -7,8 +7,8 @@ from collections.abc import Mapping, Sequence
 from datetime import datetime
 from typing import Any
 
-from sqlalchemy import Select, select, text, update
-from sqlalchemy.dialects.postgresql import insert
+from sqlalchemy import Select, cast, select, text, update
+from sqlalchemy.dialects.postgresql import JSONB, insert
 from sqlalchemy.orm import Session
 
 from controlplane.jobs.models import JobLogRow, JobRow
@@ -108,7 +108,7 @@ NEXT_ATTEMPT = text(
     UPDATE jobs j SET
       attempt = j.attempt + 1, requeues = j.requeues + 1, attempt_requeues = 0, external_id = '', exit_code = NULL, signal = NULL,
       failure_class = NULL, verdict = '', placement = '[]'::jsonb, started_at = NULL, ended_at = NULL, expected_start_at = NULL,
-      log_bytes = 0, issues = '[]'::jsonb,
+      log_bytes = 0, log_source = '', log_base = 0, log_closed = false, issues = '[]'::jsonb,
       due_at = cp_clock() + make_interval(secs => CASE WHEN j.cancel_requested_at IS NULL THEN f.resume_in_s ELSE 0 END)
     FROM jsonb_to_recordset(CAST(:facts AS jsonb)) AS f(id text, resume_in_s double precision)
     WHERE j.id = f.id
@@ -130,6 +130,37 @@ def begin_next_attempt(session: Session, facts: Sequence[Mapping[str, Any]]) -> 
     """
     if facts:
         session.execute(NEXT_ATTEMPT, {"facts": json.dumps(list(facts))})
+
+
+SENT = text(
+    """
+    SELECT j.id, j.tenant_id, j.attempt, j.state, j.verdict, j.placement, j.log_bytes, j.log_source, j.log_base, j.log_closed,
+      a.instance_id
+    FROM boots b
+    JOIN allocations a ON a.id = b.allocation_id AND a.tenant_id = b.tenant_id AND a.state = 'active'
+    JOIN jobs j ON j.cluster_id = a.cluster_id AND j.tenant_id = a.tenant_id
+    WHERE b.id = :boot AND b.purpose = 'deploy' AND b.state <> 'ended' AND j.id = :job
+    FOR UPDATE OF j
+    """
+)
+
+
+def find_sent(session: Session, boot_id: str, job_id: str) -> Any:
+    """
+    The job as far as its output goes, locked, with the instance that the boot's machine is; None unless the machine is in use in the job's
+    own cluster.
+    """
+    return session.execute(SENT, {"boot": boot_id, "job": job_id}).one_or_none()
+
+
+def note_sent(session: Session, job_id: str, values: Mapping[str, Any], issue: Mapping[str, str] | None) -> None:
+    """
+    What is kept of the job's output, and by whom it is sent, stands in its row.
+    """
+    changes: dict[str, Any] = dict(values)
+    if issue is not None:
+        changes |= {"issues": JobRow.issues + cast([issue], JSONB), "version": JobRow.version + 1}
+    session.execute(update(JobRow).where(JobRow.id == job_id).values(changes).execution_options(synchronize_session=False))
 
 
 def add_pieces(session: Session, pieces: Sequence[Mapping[str, Any]]) -> None:

@@ -296,6 +296,8 @@ def _snapshot(claim: Claim, home: Home | None, state_age_s: float) -> JobSnapsho
         placement=tuple(row["placement"]),
         requeues=row["attempt_requeues"],
         resume_step=(row["last_checkpoint"] or {}).get("step"),
+        sent=home is not None and home.dedicated,
+        log_closed=row["log_closed"],
     )
 
 

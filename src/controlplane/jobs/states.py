@@ -273,6 +273,10 @@ class JobSnapshot:
     """Restarts of this attempt by the scheduler that were counted."""
     resume_step: int | None = None
     """The step of the last good checkpoint; None where there is none."""
+    sent: bool = False
+    """Whether its nodes send its output themselves, so that none is read at the scheduler."""
+    log_closed: bool = False
+    """Whether they have said that nothing follows."""
 
     @property
     def token(self) -> str:

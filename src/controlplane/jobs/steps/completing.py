@@ -14,6 +14,8 @@ LATE_FILE_S = 30.0
 """How long the output of a job that ran may take to appear on a shared file system."""
 PATIENCE_S = 3000.0
 """How long output is waited for; shorter than the state's longest stay."""
+SENT_PATIENCE_S = 90.0
+"""How long a node may take to send the rest of what it has; it looks every few seconds."""
 INCOMPLETE = ("output_incomplete", "Its output could not be collected to the end.")
 UNREADABLE = ("output_unavailable", "Its output cannot be read.")
 
@@ -22,6 +24,8 @@ def collect(job: JobSnapshot, tools: Toolbox) -> Outcome:
     """
     All output that is kept is stored, or given up; then the job ends as its attempt did, or tries again.
     """
+    if job.sent:
+        return _await_sent(job)
     if job.provider is None:
         return _finish(job)
     try:
@@ -36,6 +40,17 @@ def collect(job: JobSnapshot, tools: Toolbox) -> Outcome:
     if job.state_age_s >= PATIENCE_S:
         return _finish(job, replace(facts, issue=INCOMPLETE))
     return Wait("Ended; its output is being collected.", 0.0 if reading.data else 2.0, facts=facts)
+
+
+def _await_sent(job: JobSnapshot) -> Outcome:
+    """
+    Nodes that send output themselves say when they have sent all of it; one that is dead or gone never does.
+    """
+    if job.log_closed or not job.ran or job.cluster_state in HOME_LOST:
+        return _finish(job)
+    if job.state_age_s < SENT_PATIENCE_S:
+        return Wait("Ended; its output is being collected.", 1.0)
+    return _finish(job, JobFacts(issue=INCOMPLETE if job.log_bytes else UNREADABLE))
 
 
 def _unread(job: JobSnapshot, error: ProviderError) -> Outcome:

@@ -35,6 +35,8 @@ def _read(job: JobSnapshot, tools: Toolbox, facts: JobFacts) -> Wait:
     Output is a convenience while the job runs: what cannot be read now is read later.
     """
     poll = poll_in_s(job.state_age_s)
+    if job.sent:
+        return Wait("Runs.", poll, facts=facts)
     try:
         reading = Reading(job, tools)
     except ProviderError:

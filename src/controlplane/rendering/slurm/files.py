@@ -11,7 +11,7 @@ from typing import Literal
 
 Role = Literal["head", "login", "worker"]
 Change = Literal[
-    "none", "units", "munge", "slurmctld", "slurmd", "slurmdbd", "slurmrestd", "sackd", "mariadb", "imex", "reconfigure"
+    "none", "units", "munge", "slurmctld", "slurmd", "slurmdbd", "slurmrestd", "sackd", "mariadb", "imex", "output", "reconfigure"
 ]
 """What a changed file asks for; `COMMANDS` has the commands."""
 COMMANDS: dict[Change, tuple[str, ...]] = {
@@ -25,6 +25,7 @@ COMMANDS: dict[Change, tuple[str, ...]] = {
     "slurmd": ("systemctl restart slurmd.service",),
     "sackd": ("systemctl restart sackd.service",),
     "imex": ("systemctl try-restart nvidia-imex.service",),
+    "output": ("systemctl restart job-output.service",),
     "reconfigure": ("scontrol reconfigure",),
 }
 """In the order they are run in: what others stand on comes first. Running jobs survive each of them."""

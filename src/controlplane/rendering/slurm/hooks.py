@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Literal
 
-from controlplane.rendering.slurm import containers, fabric
+from controlplane.rendering.slurm import containers, fabric, outputs
 from controlplane.rendering.slurm.files import RenderedFile, text_file
 from controlplane.rendering.slurm.plan import Shape, SlurmPlan, Worker
 
@@ -32,7 +32,7 @@ def hook_files(plan: SlurmPlan, worker: Worker) -> tuple[RenderedFile, ...]:
     shape = plan.shape_of[worker.shape]
     bodies: list[tuple[Hook, Iterator[str]]] = [
         ("prolog", _prolog(plan, shape)),
-        ("epilog", _epilog(shape)),
+        ("epilog", _epilog(plan, shape)),
         ("task_prolog", _task_prolog(shape)),
         ("reboot", _reboot()),
     ]
@@ -54,9 +54,10 @@ def _prolog(plan: SlurmPlan, shape: Shape) -> Iterator[str]:
     yield "exit 0"
 
 
-def _epilog(shape: Shape) -> Iterator[str]:
+def _epilog(plan: SlurmPlan, shape: Shape) -> Iterator[str]:
     yield "# After a job's last step on this node. A failure drains the node."
     yield "set -eu"
+    yield from outputs.epilog_lines(plan)
     if shape.gpus:
         yield "# a process that still holds a GPU would spoil the next job on it"
         yield "command -v nvidia-smi >/dev/null 2>&1 || exit 0"

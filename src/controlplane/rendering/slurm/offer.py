@@ -204,4 +204,5 @@ def plan_of(
         health=HealthCheck(),
         made_up_sizes=offer.made_up_sizes,
         scheduler=offer.scheduler,
+        sends_output=True,
     )

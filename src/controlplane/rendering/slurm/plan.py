@@ -293,6 +293,8 @@ class SlurmPlan:
     """Whether daemons listen only on the address their host's name means, not on all."""
     shared_state: bool = False
     """Whether `layout.state_dir` is one file system of all heads."""
+    sends_output: bool = False
+    """Whether workers send what jobs print to whoever booted them, as there is no file system on which it could be read."""
     hosts_file: bool = True
     """Whether /etc/hosts names all hosts of the cluster; if not, a name service must."""
 

@@ -16,6 +16,7 @@ from controlplane.rendering.slurm.files import Bundle, RenderedFile, Role, Scrip
 from controlplane.rendering.slurm.gres import gres_file
 from controlplane.rendering.slurm.hooks import hook_files
 from controlplane.rendering.slurm.keys import ClusterKeys, jwt_file, munge_file
+from controlplane.rendering.slurm.outputs import output_files
 from controlplane.rendering.slurm.plan import Host, SlurmPlan, Worker
 from controlplane.rendering.slurm.scripts import head_script, login_script, worker_script
 from controlplane.rendering.slurm.topology import topology_file
@@ -95,6 +96,7 @@ def _worker_files(plan: SlurmPlan, worker: Worker) -> list[RenderedFile]:
         *worker_units(plan, worker),
         *hook_files(plan, worker),
         *fabric_files(plan, worker),
+        *output_files(plan),
         *containers.worker_files(plan, plan.shape_of[worker.shape].rdma),
         *_names(plan),
     ]

@@ -10,6 +10,7 @@ from typing import Any
 
 from controlplane.rendering.slurm.checking import check_plan
 from controlplane.rendering.slurm.keys import JWT_SECRET
+from controlplane.rendering.slurm.outputs import KEPT_IN
 from controlplane.rendering.slurm.plan import SlurmPlan
 
 ADMINISTRATOR = "root"
@@ -57,5 +58,5 @@ def adapter_settings(
     if output_dir:
         config["output_dir"] = output_dir
     if dedicated:
-        config |= {"dedicated": True, "keep_dir": "/home/{user}"}
+        config |= {"dedicated": True, "keep_dir": KEPT_IN}
     return AdapterSettings(config, (JWT_SECRET,), tuple(sorted(partition.name for partition in plan.partitions)))

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
+from controlplane.rendering.slurm import outputs
 from controlplane.rendering.slurm.conf import conf_path
 from controlplane.rendering.slurm.files import Change, RenderedFile, text_file
 from controlplane.rendering.slurm.plan import Host, SlurmPlan, Worker
@@ -42,9 +43,10 @@ def worker_units(plan: SlurmPlan, worker: Worker) -> tuple[RenderedFile, ...]:
     """
     named = f" -N {worker.name}" if worker.hostname and worker.hostname != worker.name else ""
     options = f"SLURMD_OPTIONS='--conf-server {servers(plan)}{named}'"
+    of_unit = ["ConditionPathExists=", *outputs.wanted_by_slurmd(plan), *NEVER_GIVES_UP]
     return (
         text_file("/etc/default/slurmd", [options], on_change="slurmd"),
-        _drop_in("slurmd", ["ConditionPathExists=", *NEVER_GIVES_UP], [*RESTARTS, "LimitMEMLOCK=infinity"], "slurmd"),
+        _drop_in("slurmd", of_unit, [*RESTARTS, "LimitMEMLOCK=infinity"], "slurmd"),
     )
 
 
