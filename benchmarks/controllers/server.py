@@ -1,7 +1,8 @@
 """
 Management controllers that answer at once: one process, one loop, the same tree for each, over plain HTTP on loopback.
 
-Run as `python benchmarks/controllers/server.py PORT`; ends on SIGTERM.
+Run as `python benchmarks/controllers/server.py PORT [--closes]`; ends on SIGTERM. A connection stays open for as long as its client wants;
+with `--closes` it ends with each answer, as on some controllers.
 """
 
 from __future__ import annotations
@@ -52,21 +53,26 @@ def _answers() -> dict[bytes, bytes]:
     made = {}
     for path, body in tree().items():
         text = json.dumps(body).encode()
-        head = f"HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nContent-Length: {len(text)}\r\nConnection: close\r\n\r\n"
-        made[path.rstrip("/").encode()] = head.encode() + text
+        head = f"HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nContent-Length: {len(text)}\r\n"
+        made[path.rstrip("/").encode()] = head.encode() + b"%s\r\n" + text
     return made
 
 
-async def _serve(port: int) -> None:
+async def _serve(port: int, *, keeps: bool) -> None:
     answers = _answers()
-    missing = b"HTTP/1.1 404 Not Found\r\nContent-Length: 2\r\nContent-Type: application/json\r\nConnection: close\r\n\r\n{}"
+    missing = b"HTTP/1.1 404 Not Found\r\nContent-Length: 2\r\nContent-Type: application/json\r\n%s\r\n{}"
 
     async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         try:
-            head = await reader.readuntil(b"\r\n\r\n")
-            path = head.split(b" ", 2)[1].partition(b"?")[0].rstrip(b"/")
-            writer.write(answers.get(path, missing))
-            await writer.drain()
+            kept = True
+            while kept:
+                head = await reader.readuntil(b"\r\n\r\n")
+                kept = keeps and b"connection: close" not in head.lower()
+                path = head.split(b" ", 2)[1].partition(b"?")[0].rstrip(b"/")
+                writer.write(answers.get(path, missing) % (b"" if kept else b"Connection: close\r\n"))
+                await writer.drain()
+        except asyncio.IncompleteReadError:
+            pass  # the client has what it wanted
         finally:
             writer.close()
 
@@ -76,4 +82,4 @@ async def _serve(port: int) -> None:
 
 
 if __name__ == "__main__":
-    asyncio.run(_serve(int(sys.argv[1])))
+    asyncio.run(_serve(int(sys.argv[1]), keeps="--closes" not in sys.argv))

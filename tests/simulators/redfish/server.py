@@ -113,6 +113,12 @@ class FakeBmc:
     wrong_passwords: int = 0
     """Logins it refused since the last one that was right; what a lockout threshold counts."""
     most_wrong_passwords: int = 0
+    closes: bool = False
+    """Connections end after each answer, and nobody is told."""
+    connections: int = 0
+    """How many were opened."""
+    connected: int = 0
+    """How many are open now."""
     opened: int = 0
     most_at_once: int = 0
 
@@ -144,6 +150,12 @@ class FakeBmc:
     def fail(self, pattern: str, kind: str, *, times: int = 1, payload: Any = None) -> None:
         """The next fitting requests go wrong in that way."""
         self.faults.append(Fault(pattern, kind, times, payload))
+
+    def count_connection(self, change: int) -> None:
+        """A connection came or went."""
+        with self._lock:
+            self.connected += change
+            self.connections += max(change, 0)
 
     def expire_sessions(self) -> None:
         """Nobody is logged in any more."""
@@ -391,8 +403,17 @@ def _listen(bmc: FakeBmc, tls: ssl.SSLContext | None) -> ThreadingHTTPServer:
         protocol_version = "HTTP/1.1"
         wbufsize = 65536
 
+        def setup(self) -> None:
+            super().setup()
+            bmc.count_connection(1)
+
+        def finish(self) -> None:
+            bmc.count_connection(-1)
+            super().finish()
+
         def _any(self) -> None:
             bmc.serve(self)
+            self.close_connection |= bmc.closes
 
         do_GET = do_POST = do_PATCH = do_DELETE = _any  # noqa: N815 - http.server's names
 

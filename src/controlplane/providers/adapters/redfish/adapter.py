@@ -6,8 +6,20 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from typing import Any
 
-from controlplane.providers.adapters.redfish import accounts, boot, events, health, inventory, media, power, settings, updates
+from controlplane.providers.adapters.redfish import (
+    accounts,
+    boot,
+    events,
+    health,
+    inventory,
+    media,
+    power,
+    reading,
+    settings,
+    updates,
+)
 from controlplane.providers.adapters.redfish.answers import Reply
 from controlplane.providers.adapters.redfish.client import Bmc
 from controlplane.providers.adapters.redfish.config import RedfishConfig
@@ -119,21 +131,21 @@ class RedfishAdapter:
         See `Hardware.take_inventory`.
         """
         with self._pool.lend(controller, self._config.reading_limit_s) as bmc:
-            return inventory.take_inventory(bmc.read, path_of(machine(bmc, controller.system)))
+            return inventory.take_inventory(*_from(bmc, machine(bmc, controller.system)))
 
     def read_health(self, controller: Controller) -> tuple[Fact, ...]:
         """
         See `Hardware.read_health`.
         """
         with self._pool.lend(controller, self._config.reading_limit_s) as bmc:
-            return health.read_health(bmc.read, path_of(machine(bmc, controller.system)))
+            return health.read_health(*_from(bmc, machine(bmc, controller.system)))
 
     def read_log(self, controller: Controller, *, after: str = "") -> Logs:
         """
         See `Hardware.read_log`.
         """
         with self._pool.lend(controller, self._config.reading_limit_s) as bmc:
-            return events.read_log(bmc.read, path_of(machine(bmc, controller.system)), after)
+            return events.read_log(*_from(bmc, machine(bmc, controller.system)), after)
 
     def read_settings(self, controller: Controller) -> dict[str, str]:
         """
@@ -196,6 +208,20 @@ class RedfishAdapter:
         with self._pool.lend(controller, self._config.call_limit_s) as bmc:
             system = machine(bmc, controller.system)
             yield bmc, system, facts(bmc, system, self._config.vendor)
+
+
+def _from(bmc: Bmc, system: Reply) -> tuple[reading.Read, str]:
+    """
+    How the tree is read from the system on, and its path. What was read already is not asked for again: the system a moment ago, and the
+    service's root when we came, which tells what this controller offers and where.
+    """
+    path = path_of(system)
+    just_read = {path: system.body, reading.ROOT: dict(bmc.root)}
+
+    def read(wanted: str) -> dict[str, Any]:
+        return just_read.pop(wanted, None) or bmc.read(wanted)
+
+    return read, path
 
 
 def _view(bmc: Bmc, system: Reply, known: Facts) -> HardwareView:

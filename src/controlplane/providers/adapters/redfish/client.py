@@ -15,7 +15,8 @@ from urllib.parse import urljoin, urlsplit
 
 from controlplane.providers.adapters.redfish.answers import Reply, understand
 from controlplane.providers.adapters.redfish.config import RedfishConfig
-from controlplane.providers.adapters.redfish.wire import TimedOut, Wire
+from controlplane.providers.adapters.redfish.line import TimedOut
+from controlplane.providers.adapters.redfish.wire import Wire
 from controlplane.providers.errors import AuthFailed, NotSent, Permanent, ProviderError, Unknown, Unsupported
 
 ROOT = "/redfish/v1/"
@@ -87,6 +88,12 @@ class Bmc:
         The request that is under way, if any, ends as unknown. From any thread: for a controller that trickles its answer's head.
         """
         self._wire.cut()
+
+    def rest(self) -> None:
+        """
+        The call is over: its session stays, no connection does.
+        """
+        self._wire.rest()
 
     def pause(self, seconds: float) -> bool:
         """
@@ -307,6 +314,7 @@ class Bmc:
             response = self._wire.exchange(method, path, body, headers)
         except (NotSent, Unknown):
             self.silent = True
+            self.root = {}  # it may be on its way to another version of itself
             raise
         self.silent = False
         return understand(method, path, response.status_code, response.headers, response.content, self._cleaned)

@@ -90,6 +90,7 @@ class Pool:
                     yield bmc
                 finally:
                     end.cancel()
+                    bmc.rest()
                     place.note(silent=bmc.silent, silence_s=self._config.silence_s)
             finally:
                 lane.release()
