@@ -15,6 +15,7 @@ from controlplane.providers.errors import AuthFailed, Refused, Unknown, Unsuppor
 from controlplane.providers.fabrics import FabricView, NetworkSpec, PortRef, PortView
 from controlplane.providers.hardware import (
     BootSource,
+    Checkup,
     Controller,
     Drive,
     Fact,
@@ -237,6 +238,9 @@ class Bench:
         if self.mute:
             raise Unknown("no answer")
         return self.facts
+
+    def check_up(self, controller: Controller) -> Checkup:
+        return Checkup(self.power_, self.read_health(controller))  # type: ignore[arg-type]
 
     def read_log(self, controller: Controller, *, after: str = "") -> Logs:
         del controller, after

@@ -18,7 +18,7 @@ from controlplane.kit.events import Event, record
 from controlplane.kit.ids import new_id
 from controlplane.kit.paging import Page, PageAsk, decode_token, encode_token, fetch_page
 from controlplane.kit.secrets import Sealer
-from controlplane.nodes import repository
+from controlplane.nodes import powering, repository
 from controlplane.nodes.errors import AlreadyEnrolled
 from controlplane.nodes.finding import Finding, Known, Seen, find_mismatches
 from controlplane.nodes.models import DiscoveredMachineRow, DiscoveryTargetRow, NodeRow, ProviderRow
@@ -127,10 +127,14 @@ def due_providers(session: Session, limit: int) -> list[ProviderRef]:
 
 def store_listing(session: Session, provider_id: str, listing: Listing) -> None:
     """
-    What was listed stands in rows. Only a whole list says that a machine is gone, and only of machines that nobody has seen since somebody
-    last asked: an answer may be older than what another has told meanwhile. One that is there again is there.
+    What was listed stands in rows, each machine's power among it. Only a whole list says that a machine is gone, and only of machines that
+    nobody has seen since somebody last asked: an answer may be older than what another has told meanwhile. One that is there again is
+    there.
     """
     _sight(session, [(provider_id, one) for one in listing.sightings])
+    said = {one.ref: one.power for one in listing.sightings}
+    enrolled = session.execute(select(NodeRow.id, NodeRow.ref).where(NodeRow.provider_id == provider_id))
+    powering.store_power(session, {row.id: said[row.ref] for row in enrolled if row.ref in said})
     if not listing.complete:
         return
     session.execute(

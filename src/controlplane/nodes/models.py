@@ -140,6 +140,12 @@ class NodeRow(Moving, Base):
     """The instance whose tenant's action is under way: its operation tells the moves; none while nothing is."""
     looked_at: Mapped[datetime | None]
     """When its controller was last asked how the machine is."""
+    power: Mapped[str] = mapped_column(server_default="unknown")
+    """What the machine last said of its power: on, off; unknown until it has."""
+    power_at: Mapped[datetime | None]
+    """When it began to say so."""
+    power_amiss_at: Mapped[datetime | None]
+    """Since when its power is not what its state wants; none while it is, or nothing is wanted."""
     health: Mapped[str] = mapped_column(server_default="ok")
     """Worst class of its open reports: ok, info, block_allocation, drain, quarantine."""
     health_since: Mapped[datetime] = mapped_column(server_default=CpClock())

@@ -302,6 +302,8 @@ class NodeOut(Out):
     attention: str = Field(description="Why a person is needed; empty when none is.", examples=[""])
     overstays: bool = Field(description="Whether it is longer in its state than it should be.", examples=[False])
     health: str = Field(description="Worst class of its open reports.", examples=["ok"])
+    power: str = Field(description="What it last said of its power: on, off; unknown until it has.", examples=["on"])
+    power_at: Moment | None = Field(description="When it began to say so.", examples=["2026-03-01T10:00:00Z"])
     tenancy: TenancyOut | None = Field(description="Who holds it; null when nobody does.")
     holds: list[HoldOut] = Field(description="What keeps it out of placement.")
     inventory: dict[str, Any] = Field(

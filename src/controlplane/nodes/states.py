@@ -18,6 +18,8 @@ TENANTS = ACTING | {"active", "stopped", "rescued"}
 """Deployed for a tenant and not given back: whatever it is at, a release comes first."""
 DARK = frozenset({"restarting", "stopping", "stopped", "starting"})
 """A tenant's machine that is without power because its tenant wants it so: what its controller says of it then is no news."""
+LIT = frozenset({"active", "rescued"})
+"""A tenant's machine that should have power: nobody asked us to switch it off."""
 
 NODE_STATES = StateTable(
     kind="node",
@@ -291,6 +293,8 @@ class Look:
     """Which machine."""
     said: tuple[tuple[str, str, str], ...]
     """(check, class, words) of everything it knows."""
+    power: str = "unknown"
+    """`on`, `off`, or `unknown`: also where it did not tell."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -459,6 +463,8 @@ class Sighting:
 
     ref: str
     """Its name at the provider; for a controller that was looked at, its address."""
+    power: str = field(default="unknown", kw_only=True)
+    """`on`, `off` or `unknown`, as its provider says."""
     serial: str = ""
     """Operators only."""
     controller_url: str = ""

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from sqlalchemy import select, text
 from sqlalchemy.orm import Session
 
-from controlplane.nodes import repository
+from controlplane.nodes import powering, repository
 from controlplane.nodes.models import HealthReportRow
 from controlplane.nodes.reporting import Report, report
 from controlplane.nodes.states import DARK, Look, Watched
@@ -45,7 +45,8 @@ def due_machines(session: Session, limit: int) -> list[Watched]:
 
 def store(session: Session, looks: Sequence[Look]) -> int:
     """
-    Only what is news is written: a check that was never bad and is well is no news. How many reports were is returned.
+    Only what is news is written: a check that was never bad and is well is no news, nor is the power that was known. How many reports were
+    is returned.
     """
     if not looks:
         return 0
@@ -60,4 +61,5 @@ def store(session: Session, looks: Sequence[Look]) -> int:
         if known.get((look.node_id, check), ("ok", words)) != (found, words)
     ]
     report(session, news)
-    return len(news)
+    lasting = powering.store_power(session, {one.node_id: one.power for one in looks})
+    return len(news) + lasting

@@ -166,6 +166,18 @@ class Fact:
 
 
 @dataclass(frozen=True, slots=True)
+class Checkup:
+    """
+    What one look at a machine tells.
+    """
+
+    power: Power
+    """As the controller says now; `unknown` also while it changes, and where this look does not tell."""
+    facts: tuple[Fact, ...]
+    """See `Hardware.read_health`."""
+
+
+@dataclass(frozen=True, slots=True)
 class LogEntry:
     """
     One entry of the controller's event log.
@@ -262,6 +274,19 @@ class Hardware(Protocol):
     def read_log(self, controller: Controller, *, after: str = "") -> Logs:
         """
         Entries of the event log after the one named, or all that are left when it is gone.
+        """
+        ...
+
+
+@runtime_checkable
+class SupportsCheckups(Protocol):
+    """
+    A controller that tells power and health in one look, for the price of the health alone.
+    """
+
+    def check_up(self, controller: Controller) -> Checkup:
+        """
+        Power, and what `read_health` tells.
         """
         ...
 

@@ -84,9 +84,9 @@ def _places(provider: ProviderRef, tools: Toolbox) -> dict[str, dict[str, Any]]:
 def _sighted(one: MachineView, place: dict[str, Any]) -> Sighting:
     seen = one.inventory
     if seen is None:
-        return Sighting(one.ref, place=place)
+        return Sighting(one.ref, place=place, power=one.power)
     told = {"gpu_model": seen.gpu_model, "gpus": seen.gpus, "memory_gib": seen.memory_gib}
-    return Sighting(one.ref, seen.serial, place=place, inventory=_told(told))
+    return Sighting(one.ref, seen.serial, place=place, inventory=_told(told), power=one.power)
 
 
 def _told(values: dict[str, Any]) -> dict[str, Any]:

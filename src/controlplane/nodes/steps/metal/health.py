@@ -1,5 +1,5 @@
 """
-Looking at the health of machines through their controllers.
+Looking at machines through their controllers: their health, and their power where the same look tells it.
 """
 
 import logging
@@ -7,6 +7,7 @@ import logging
 from controlplane.health.controllers import class_of
 from controlplane.nodes.states import Look, Watched
 from controlplane.providers.errors import ProviderError
+from controlplane.providers.hardware import Checkup
 from controlplane.providers.toolbox import Toolbox
 
 log = logging.getLogger(__name__)
@@ -20,12 +21,17 @@ def look(node: Watched, tools: Toolbox) -> Look | None:
     access = node.access
     controller = tools.controller(node.id, url=access.url, system=access.system, username=access.username, sealed=access.sealed)
     try:
-        facts = tools.hardware(node.provider, node.id).read_health(controller)
+        hardware = tools.hardware(node.provider, node.id)
+        if hasattr(hardware, "check_up"):
+            seen: Checkup = hardware.check_up(controller)
+        else:
+            seen = Checkup("unknown", hardware.read_health(controller))
     except ProviderError as error:
         log.info("a controller did not tell its health", extra={"node_id": node.id, "code": error.code})
         return None
     except Exception as error:
         log.exception("a look at a controller failed", extra={"node_id": node.id, "kind": type(error).__name__})
         return None
-    said = ((fact.name, class_of(fact.name, fact.health), fact.message) for fact in facts)
-    return Look(node.id, tuple((name, found, words[:LONGEST]) for name, found, words in said if found is not None))
+    said = ((fact.name, class_of(fact.name, fact.health), fact.message) for fact in seen.facts)
+    told = tuple((name, found, words[:LONGEST]) for name, found, words in said if found is not None)
+    return Look(node.id, told, seen.power)

@@ -30,6 +30,7 @@ from controlplane.providers.clusters import Capabilities, ClusterList
 from controlplane.providers.errors import NotFound, Permanent, Unknown, Unsupported
 from controlplane.providers.hardware import (
     BootSource,
+    Checkup,
     Controller,
     Fact,
     HardwareInventory,
@@ -57,7 +58,9 @@ def build(given: AdapterInput) -> RedfishAdapter:
 
 class RedfishAdapter:
     """
-    Controllers as Hardware, SupportsSettings, SupportsAccounts, SupportsReset and SupportsUpdates. Safe to share between threads.
+    Controllers as Hardware, SupportsCheckups, SupportsSettings, SupportsAccounts, SupportsReset and SupportsUpdates.
+
+    Safe to share between threads.
     """
 
     def __init__(self, config: RedfishConfig, pool: Pool) -> None:
@@ -137,8 +140,15 @@ class RedfishAdapter:
         """
         See `Hardware.read_health`.
         """
+        return self.check_up(controller).facts
+
+    def check_up(self, controller: Controller) -> Checkup:
+        """
+        See `SupportsCheckups.check_up`: the system, which health begins with, tells its power.
+        """
         with self._pool.lend(controller, self._config.reading_limit_s) as bmc:
-            return health.read_health(*_from(bmc, machine(bmc, controller.system)))
+            system = machine(bmc, controller.system)
+            return Checkup(power.power_of(system), health.read_health(*_from(bmc, system)))
 
     def read_log(self, controller: Controller, *, after: str = "") -> Logs:
         """
