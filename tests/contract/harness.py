@@ -12,6 +12,7 @@ ids. A harness says in `lacks` what its peer cannot do; those tests are skipped,
     node_death          a machine cannot be killed and brought back
     short_time_limits   a limit of a few seconds is not enforced in time
     admin_drain         there is no administrator who drains
+    srun                scripts are not started under a launcher named srun
     tenant_user_check   a foreign user's submission is not turned away at once
 """
 

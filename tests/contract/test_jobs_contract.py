@@ -241,6 +241,7 @@ def test_deleting_the_cluster_ends_its_jobs(harness: Harness) -> None:
     assert view.phase == "cancelled"
 
 
+@pytest.mark.needs("srun")
 def test_every_task_prints_where_it_ran(harness: Harness) -> None:
     """One line per node and task, with the node's name and the GPUs it was given."""
     spec = harness.cluster(2)

@@ -169,6 +169,8 @@ class JobSpec:
     """Member refs to stay away from."""
     requeue: bool = True
     """Whether the peer may start it again by itself, under the same id, when it lost a machine."""
+    image: str = ""
+    """The container image the script runs in, where the peer runs containers; empty: the peer's own default."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -18,6 +18,12 @@ WAITS_FOR = {
     "Priority": "Waits behind other jobs",
     "ReqNodeNotAvail": "Waits for nodes that are out of service",
     "BeginTime": "Waits before its next start",
+    "Queued": "Waits in the cluster's queue until all of its nodes are free",
+    "ErrImagePull": "The image cannot be pulled",
+    "ImagePullBackOff": "The image cannot be pulled",
+    "InvalidImageName": "The image's name is wrong",
+    "PodsMissing": "Its pods are not there: the cluster's quota may be used up",
+    "PodsStarting": "Its pods are starting",
 }
 Step = Callable[[JobSnapshot, Toolbox], Outcome]
 

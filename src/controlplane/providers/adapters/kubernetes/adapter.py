@@ -1,0 +1,166 @@
+"""
+The adapter's door: what the ports ask, each call under one deadline.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from controlplane.providers.adapters.kubernetes.access import access
+from controlplane.providers.adapters.kubernetes.client import Kube
+from controlplane.providers.adapters.kubernetes.config import KubernetesConfig
+from controlplane.providers.adapters.kubernetes.jobs import Jobs
+from controlplane.providers.adapters.kubernetes.names import Names
+from controlplane.providers.adapters.kubernetes.pool import gpus_of
+from controlplane.providers.adapters.kubernetes.shared import Shared
+from controlplane.providers.clusters import Capabilities, ClusterList, ClusterSpec, ClusterView, JobSpec, JobView, OutputChunk
+from controlplane.providers.deadline import one_call
+from controlplane.providers.errors import Permanent, Refused
+from controlplane.providers.registry import AdapterInput, read_config
+
+MIB = 1024 * 1024
+EXTRAS = {"jobset.x-k8s.io": "jobset", "leaderworkerset.x-k8s.io": "leaderworkerset", "resource.k8s.io": "dra"}
+"""API groups that later parts of this adapter can use."""
+
+
+def build(given: AdapterInput) -> KubernetesAdapter:
+    """
+    An adapter for the Kubernetes that the config names; nothing has been asked of it yet. Raises Permanent for a config that is wrong.
+    """
+    config = read_config(KubernetesConfig, given, "the Kubernetes provider's")
+    try:
+        names = Names(given.deployment)
+    except Refused as error:
+        raise Permanent(f"the installation's name: {error}", code="provider_config_invalid") from error
+    kube = Kube(
+        access(config, given.secrets),
+        timeout_s=config.timeout_s,
+        max_body_bytes=config.max_body_mib * MIB,
+        page_size=config.page_size,
+    )
+    return KubernetesAdapter(config, kube, names, given)
+
+
+class KubernetesAdapter:
+    """
+    One Kubernetes as Clusters, SupportsJobs and SupportsOutput. Safe to share between threads.
+    """
+
+    def __init__(self, config: KubernetesConfig, kube: Kube, names: Names, given: AdapterInput) -> None:
+        self._config = config
+        self._kube = kube
+        self._shared = Shared(kube, names, config, given.now)
+        self._jobs = Jobs(kube, names, config, self._shared, given.now)
+
+    def close(self) -> None:
+        """
+        Its connections are closed.
+        """
+        self._kube.close()
+
+    def capabilities(self) -> Capabilities:
+        """
+        See `Clusters.capabilities`. Lists nodes too, so that a credential that may not is found out at once.
+        """
+        with one_call():
+            version = str(self._kube.get("/version").get("gitVersion", "unknown"))
+            groups = {str(one.get("name")) for one in self._kube.get("/apis").get("groups") or []}
+            kueue = self._shared.kueue()
+            nodes = self._kube.list_all("/api/v1/nodes")
+        extras = [name for group, name in EXTRAS.items() if group in groups]
+        notes = [self._inventory(nodes), "no wipe between tenants: sell this pool to one tenant only"]
+        notes.append("network policies hold only where the cluster's network enforces them")
+        if kueue is None:
+            notes.append("no Kueue: jobs of more than one node are refused")
+        return Capabilities(
+            version=", ".join([f"kubernetes {version}", *([kueue.api.replace("/", " ")] if kueue else []), *extras]),
+            products=("kubernetes",),
+            job_output=True,
+            drain=True,
+            walls=("namespace", "network_policy", "taint", *(["queue"] if kueue else [])),
+            max_nodes_per_job=None if kueue else 1,
+            notes=tuple(notes),
+        )
+
+    def apply_cluster(self, spec: ClusterSpec) -> None:
+        """
+        See `Clusters.apply_cluster`.
+        """
+        with one_call():
+            self._shared.apply(spec)
+
+    def observe_cluster(self, cluster_id: str) -> ClusterView:
+        """
+        See `Clusters.observe_cluster`.
+        """
+        with one_call():
+            return self._shared.observe(cluster_id)
+
+    def delete_cluster(self, cluster_id: str) -> None:
+        """
+        See `Clusters.delete_cluster`.
+        """
+        with one_call():
+            self._shared.delete(cluster_id)
+
+    def list_clusters(self) -> ClusterList:
+        """
+        See `Clusters.list_clusters`.
+        """
+        with one_call():
+            return self._shared.list_ids()
+
+    def drain(self, cluster_id: str, refs: tuple[str, ...], *, reason: str) -> None:
+        """
+        See `Clusters.drain`.
+        """
+        with one_call():
+            for ref in refs:
+                self._shared.pool.drain(cluster_id, ref, reason)
+
+    def undrain(self, cluster_id: str, refs: tuple[str, ...]) -> None:
+        """
+        See `Clusters.undrain`.
+        """
+        with one_call():
+            for ref in refs:
+                self._shared.pool.undrain(cluster_id, ref)
+
+    def submit(self, job: JobSpec) -> str:
+        """
+        See `SupportsJobs.submit`.
+        """
+        with one_call():
+            return self._jobs.submit(job)
+
+    def find_job(self, cluster_id: str, token: str) -> JobView:
+        """
+        See `SupportsJobs.find_job`.
+        """
+        with one_call():
+            return self._jobs.find(cluster_id, token)
+
+    def list_jobs(self, cluster_id: str) -> tuple[JobView, ...]:
+        """
+        See `SupportsJobs.list_jobs`.
+        """
+        with one_call():
+            return self._jobs.list_views(cluster_id)
+
+    def cancel(self, cluster_id: str, token: str) -> None:
+        """
+        See `SupportsJobs.cancel`.
+        """
+        with one_call():
+            self._jobs.cancel(cluster_id, token)
+
+    def read_output(self, cluster_id: str, token: str, *, offset: int, limit: int) -> OutputChunk:
+        """
+        See `SupportsOutput.read_output`.
+        """
+        with one_call():
+            return self._jobs.read_output(cluster_id, token, offset=offset, limit=limit)
+
+    def _inventory(self, nodes: list[dict[str, Any]]) -> str:
+        counts = [gpus_of(one, self._config.gpu_resource) or 0 for one in nodes]
+        return f"{sum(1 for one in counts if one)} of {len(nodes)} nodes have GPUs, {sum(counts)} in all"

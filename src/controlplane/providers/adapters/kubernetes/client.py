@@ -1,0 +1,297 @@
+"""
+HTTP to a kube-apiserver through the official client's transport: one bounded pool, one deadline a call, whole lists, typed errors.
+
+Objects are plain JSON. The client's own models refuse fields that are newer than they are, and cost five times as much on long lists.
+"""
+
+from __future__ import annotations
+
+import json
+import ssl
+import tempfile
+import time
+from collections.abc import Iterator, Mapping
+from datetime import UTC, datetime
+from email.utils import parsedate_to_datetime
+from pathlib import Path
+from typing import Any, TypeAlias
+from urllib.parse import urlencode
+
+import urllib3
+from kubernetes.client import ApiClient, Configuration
+from kubernetes.client.exceptions import ApiException
+
+from controlplane.providers.adapters.kubernetes.access import Access
+from controlplane.providers.deadline import time_left_s
+from controlplane.providers.errors import AuthFailed, Busy, NotFound, NotSent, Permanent, ProviderError, Refused, Unknown
+
+CONNECT_S = 5.0
+MAX_CONNECTIONS = 8
+MAX_LISTINGS = 3
+"""How often a list is begun anew when its pages grow too old."""
+FIELD_MANAGER = "gpu-controlplane"
+"""Who we are to server-side apply: one name for all that we write."""
+PIECE_BYTES = 64 * 1024
+NO_SUCH_KIND = "could not find the requested resource"
+_UNAUTHORIZED, _FORBIDDEN, _MISSING, _CONFLICT, _GONE, _MANY, _ERROR = 401, 403, 404, 409, 410, 429, 500
+_OK = range(200, 300)
+Json: TypeAlias = dict[str, Any]
+
+
+class Conflict(Busy):
+    """
+    Somebody else changed the object since it was read: read again, decide again.
+    """
+
+    code = "provider_conflict"
+
+
+class Exists(Refused):
+    """
+    An object of that name is there already.
+    """
+
+    code = "provider_exists"
+
+
+class Expired(Unknown):
+    """
+    The list's next page is too old to be had.
+    """
+
+    code = "provider_list_expired"
+
+
+class Kube:
+    """
+    One API server. Safe to share between threads, built anew after a fork.
+    """
+
+    def __init__(self, way: Access, *, timeout_s: float, max_body_bytes: int, page_size: int) -> None:
+        self._url = way.url
+        self._timeout_s = timeout_s
+        self._max_body_bytes = max_body_bytes
+        self._page_size = page_size
+        self._headers = {"Accept": "application/json", "User-Agent": FIELD_MANAGER}
+        if way.token:
+            self._headers["Authorization"] = f"Bearer {way.token}"
+        configuration = Configuration(host=way.url)
+        configuration.proxy = None
+        self._api = ApiClient(configuration)
+        # a pool of our own: certificates from memory, no more connections than this, and no retries that the caller does not see
+        tls: Json = {"ssl_context": _tls(way)} if way.url.startswith("https:") else {}
+        if way.server_name:
+            tls |= {"server_hostname": way.server_name}
+        self._api.rest_client.pool_manager = urllib3.PoolManager(
+            num_pools=1, maxsize=MAX_CONNECTIONS, block=True, retries=urllib3.Retry(0, redirect=0, raise_on_redirect=False), **tls
+        )
+        self.seen_at: datetime | None = None
+
+    def close(self) -> None:
+        """
+        The pool's connections are closed.
+        """
+        self._api.rest_client.pool_manager.clear()
+
+    def get(self, path: str) -> Json:
+        """
+        The object. Raises NotFound.
+        """
+        return self._json("GET", path)
+
+    def find(self, path: str) -> Json | None:
+        """
+        The object, or None when the server says that it is not there.
+        """
+        try:
+            return self._json("GET", path)
+        except NotFound:
+            return None
+
+    def read(self, path: str, **query: str) -> bytes:
+        """
+        A plain answer, for example a log.
+        """
+        return self._exchange("GET", path, query)
+
+    def create(self, path: str, body: Json) -> Json:
+        """
+        The object has been made. Raises Exists.
+        """
+        return self._json("POST", path, {"fieldManager": FIELD_MANAGER}, body, "application/json")
+
+    def apply(self, path: str, body: Json) -> Json:
+        """
+        The object holds our fields. Every object that is applied is ours by its name and marks, so its fields are taken back by force.
+        """
+        query = {"fieldManager": FIELD_MANAGER, "force": "true"}
+        return self._json("PATCH", path, query, body, "application/apply-patch+yaml")
+
+    def patch(self, path: str, body: Json) -> Json:
+        """
+        The object holds the merge patch's fields. Raises Conflict when the patch names a version that is not the latest.
+        """
+        return self._json("PATCH", path, {"fieldManager": FIELD_MANAGER}, body, "application/merge-patch+json")
+
+    def delete(self, path: str, *, uid: str = "") -> None:
+        """
+        The object is being removed with all that it owns; absence is success.
+        """
+        body: Json = {"kind": "DeleteOptions", "apiVersion": "v1", "propagationPolicy": "Background"}
+        if uid:
+            body["preconditions"] = {"uid": uid}
+        try:
+            self._json("DELETE", path, {}, body, "application/json")
+        except NotFound:
+            return
+
+    def list_all(self, path: str, *, labels: str = "", fields: str = "") -> list[Json]:
+        """
+        Every object, all pages. A list whose pages grew too old is begun anew, for the rest of it would not fit its beginning.
+        """
+        for _ in range(MAX_LISTINGS):
+            try:
+                return [one for page in self._pages(path, labels, fields) for one in page]
+            except Expired:
+                continue
+        raise Unknown(f"GET {path}: the pages grew too old {MAX_LISTINGS} times")
+
+    def _pages(self, path: str, labels: str, fields: str) -> Iterator[list[Json]]:
+        query = {"limit": str(self._page_size)} | ({"labelSelector": labels} if labels else {})
+        query |= {"fieldSelector": fields} if fields else {}
+        while True:
+            answer = self._json("GET", path, query)
+            items = answer.get("items")
+            if not isinstance(items, list):
+                raise Unknown(f"GET {path}: not a list")
+            yield items
+            after = answer.get("metadata", {}).get("continue")
+            if not after:
+                return
+            query = {**query, "continue": after}
+
+    def _json(
+        self, method: str, path: str, query: Mapping[str, str] | None = None, body: Json | None = None, kind: str | None = None
+    ) -> Json:
+        raw = self._exchange(method, path, query or {}, body, kind)
+        try:
+            value = json.loads(raw)
+        except (ValueError, RecursionError) as error:
+            raise Unknown(f"{method} {path}: the answer cannot be read") from error
+        if not isinstance(value, dict):
+            raise Unknown(f"{method} {path}: the answer is not an object")
+        return value
+
+    def _exchange(
+        self, method: str, path: str, query: Mapping[str, str], body: Json | None = None, kind: str | None = None
+    ) -> bytes:
+        left_s = time_left_s(self._timeout_s)
+        ends_at = time.monotonic() + left_s
+        headers = self._headers | ({"Content-Type": kind} if kind else {})
+        url = f"{self._url}{path}" + (f"?{urlencode(query)}" if query else "")
+        what = f"{method} {path}"
+        try:
+            answer = self._api.call_api(method, url, headers, body, None, (min(CONNECT_S, left_s), left_s))
+            raw = self._body(answer.response, ends_at, what)
+        except (urllib3.exceptions.NewConnectionError, urllib3.exceptions.ConnectTimeoutError) as error:
+            raise NotSent(f"{what}: {type(error).__name__}") from error
+        except urllib3.exceptions.EmptyPoolError as error:
+            raise NotSent(f"{what}: all connections are in use") from error
+        except urllib3.exceptions.MaxRetryError as error:
+            raise _unreachable(what, error) from error
+        except ApiException as error:
+            raise NotSent(f"{what}: {str(error.reason)[:200]}") from error
+        except (urllib3.exceptions.HTTPError, OSError) as error:
+            raise Unknown(f"{what}: {type(error).__name__}") from error
+        self._note(answer.response.headers.get("date"))
+        if answer.status not in _OK:
+            raise failed(what, answer.status, raw, answer.response.headers.get("retry-after"))
+        return raw
+
+    def _body(self, response: urllib3.BaseHTTPResponse, ends_at: float, what: str) -> bytes:
+        parts, size, wrong = [], 0, ""
+        for part in response.stream(PIECE_BYTES):
+            size += len(part)
+            wrong = f"the answer is larger than {self._max_body_bytes} bytes" if size > self._max_body_bytes else ""
+            wrong = "the answer trickled past the deadline" if time.monotonic() > ends_at else wrong
+            if wrong:
+                response.close()
+                raise Unknown(f"{what}: {wrong}")
+            parts.append(part)
+        response.release_conn()
+        return b"".join(parts)
+
+    def _note(self, date: str | None) -> None:
+        try:
+            self.seen_at = parsedate_to_datetime(date).astimezone(UTC) if date else None
+        except ValueError:
+            self.seen_at = None
+
+
+def failed(what: str, status: int, raw: bytes, retry_after: str | None) -> ProviderError:
+    """
+    The server's refusal in the port's words. What it says of an unknown outcome stays unknown.
+    """
+    reason, message, causes = _status(raw)
+    detail = f"{what}: HTTP {status} {reason}: {message}"[:600]
+    wait_s = min(float(retry_after), 600.0) if retry_after and retry_after.isdigit() else 5.0
+    wrong: ProviderError = Refused(detail) if status < _ERROR else Unknown(detail, retry_in_s=wait_s)
+    if status == _UNAUTHORIZED:
+        wrong = AuthFailed(detail)
+    elif status == _FORBIDDEN:
+        wrong = _forbidden(detail, message, causes)
+    elif status == _MISSING:
+        # without a Status it is the server that lacks the kind, or a proxy that answers: no proof that the object is not there
+        wrong = NotFound(detail) if reason == "NotFound" and NO_SUCH_KIND not in message else Unknown(detail)
+    elif status == _CONFLICT:
+        wrong = Exists(detail) if reason == "AlreadyExists" else Conflict(detail, retry_in_s=1.0)
+    elif status == _GONE:
+        wrong = Expired(detail)
+    elif status == _MANY:
+        wrong = Busy(detail, retry_in_s=wait_s)
+    return wrong
+
+
+def _forbidden(detail: str, message: str, causes: frozenset[str]) -> ProviderError:
+    """
+    403 is also how quotas, Pod Security and a namespace on its way out say no.
+    """
+    if "NamespaceTerminating" in causes:
+        return Busy(detail, retry_in_s=5.0, code="provider_namespace_terminating")
+    if "exceeded quota" in message or "violates PodSecurity" in message or "admission webhook" in message:
+        return Refused(detail)
+    return AuthFailed(detail)
+
+
+def _status(raw: bytes) -> tuple[str, str, frozenset[str]]:
+    try:
+        said = json.loads(raw)
+        details = said.get("details") or {}
+        causes = frozenset(str(one.get("reason")) for one in details.get("causes") or [])
+        return str(said.get("reason") or ""), str(said.get("message") or "")[:500], causes
+    except (ValueError, AttributeError, TypeError, RecursionError):
+        return "", raw[:200].decode(errors="replace"), frozenset()
+
+
+def _unreachable(what: str, error: urllib3.exceptions.MaxRetryError) -> ProviderError:
+    cause = error.reason
+    never = (urllib3.exceptions.NewConnectionError, urllib3.exceptions.ConnectTimeoutError, urllib3.exceptions.SSLError)
+    kind = NotSent if isinstance(cause, never) else Unknown
+    return kind(f"{what}: {type(cause).__name__}")
+
+
+def _tls(way: Access) -> ssl.SSLContext:
+    """
+    A context that checks the server's name and holds our certificate; its file lives as long as the reading takes.
+    """
+    try:
+        context = ssl.create_default_context(cadata=way.ca_pem or None)
+        if way.cert_pem:
+            with tempfile.TemporaryDirectory() as folder:
+                both = Path(folder) / "client.pem"
+                both.touch(mode=0o600)
+                both.write_text(f"{way.cert_pem}\n{way.key_pem}\n", encoding="ascii")
+                context.load_cert_chain(both)
+    except (ssl.SSLError, ValueError) as error:
+        raise Permanent(f"a certificate cannot be used: {type(error).__name__}", code="provider_config_invalid") from error
+    return context

@@ -1,0 +1,79 @@
+"""
+What an operator says about one Kubernetes.
+"""
+
+import ipaddress
+import re
+from typing import Annotated, Literal
+
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field
+
+_LABEL_KEY = re.compile(r"([a-z0-9]([-a-z0-9.]{0,251}[a-z0-9])?/)?[A-Za-z0-9]([-A-Za-z0-9_.]{0,61}[A-Za-z0-9])?")
+_IMAGE = re.compile(r"[A-Za-z0-9][A-Za-z0-9._:/@-]{0,299}")
+
+
+def _label_key(value: str) -> str:
+    if not _LABEL_KEY.fullmatch(value):
+        raise ValueError("not the key of a label")
+    return value
+
+
+def check_image(value: str) -> str:
+    """
+    The value can be an image's name. Raises ValueError.
+    """
+    if not _IMAGE.fullmatch(value):
+        raise ValueError("not the name of an image")
+    return value
+
+
+def _cidr(value: str) -> str:
+    return str(ipaddress.ip_network(value))
+
+
+Cidr = Annotated[str, AfterValidator(_cidr)]
+LabelKey = Annotated[str, AfterValidator(_label_key)]
+Image = Annotated[str, AfterValidator(check_image)]
+
+
+class KubernetesConfig(BaseModel):
+    """
+    One registered Kubernetes.
+    """
+
+    model_config = ConfigDict(strict=True, extra="forbid", frozen=True)
+
+    url: str = Field(default="", pattern=r"^(https?://[^\s/?#@]+(/[^\s?#]*)?)?$", max_length=500)
+    """Of the API server, with the secret `token`; empty with the secret `kubeconfig`, which names it."""
+    ca_pem: str = Field(default="", max_length=200_000)
+    """Certificates that sign the API server's, as text; empty: the system's. A kubeconfig brings its own."""
+    context: str = Field(default="", max_length=253)
+    """Which context of the kubeconfig; empty: its current one."""
+    timeout_s: float = Field(default=10.0, gt=0, le=20)
+    """Longest one request may take."""
+    max_body_mib: int = Field(default=64, ge=1, le=1024)
+    """Larger answers are not read to their end."""
+    page_size: int = Field(default=500, ge=1, le=5000)
+    """Objects a list asks for at once."""
+    image: Image = "docker.io/library/debian:bookworm-slim"
+    """What jobs run in that name no image."""
+    run_as_user: int = Field(default=10_001, ge=1, le=2_000_000_000)
+    """The Unix user and group of every job's process; never root."""
+    keep_ended_s: int = Field(default=86_400, ge=600)
+    """How long the server remembers an ended job and its output, in seconds."""
+    pod_security: Literal["restricted", "baseline"] = "restricted"
+    """The level that the namespaces enforce."""
+    egress: list[Cidr] = Field(default_factory=list, max_length=64)
+    """Where pods may connect besides their own namespace and name servers, for example the network of your object store."""
+    gpu_resource: LabelKey = "nvidia.com/gpu"
+    """The extended resource that is a GPU."""
+    gpu_model_label: LabelKey = "nvidia.com/gpu.product"
+    """The label of a node that names its GPUs."""
+    gpu_models: dict[str, str] = Field(default_factory=dict)
+    """Catalog model to that label's value, for example `{"H100-SXM5-80GB": "NVIDIA-H100-80GB-HBM3"}`."""
+    topology_labels: list[LabelKey] = Field(default_factory=list, max_length=8)
+    """Labels of nodes from the widest to the narrowest, for Kueue's Topology; empty: placement without topology."""
+    queues: Literal["auto", "off"] = "auto"
+    """auto: with Kueue, each cluster gets a queue and gangs are admitted whole; off: Kueue is left alone."""
+    cordon_reason: LabelKey | Literal[""] = ""
+    """The annotation in which your administrators say why they cordoned a node; empty: there is none."""

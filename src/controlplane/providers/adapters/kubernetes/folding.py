@@ -1,0 +1,194 @@
+"""
+A Job and its pods in the port's words.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any
+
+from controlplane.providers.adapters.kubernetes.manifests import CONTAINER, DISRUPTED
+from controlplane.providers.adapters.kubernetes.names import CANCELLED, QUEUE, TOKEN
+from controlplane.providers.adapters.kubernetes.pool import ended, instant
+from controlplane.providers.clusters import FailureClass, JobPhase, JobView
+
+Json = dict[str, Any]
+INDEX = "batch.kubernetes.io/job-completion-index"
+SIGNALS = range(129, 193)
+"""Exit codes by which a runtime tells that a signal ended the process: 128 and the signal."""
+_NODES_FAULT = frozenset({"NodeLost", "NodeShutdown", "NodeAffinity", "Terminated", "UnexpectedAdmissionError", "Shutdown"})
+_CODE_IN_WORDS = re.compile(r"failed with exit code (\d+)")
+
+
+@dataclass(frozen=True, slots=True)
+class End:
+    """
+    How the script ended on one node.
+    """
+
+    code: int
+    """Its exit code."""
+    reason: str
+    """The runtime's word for it, for example `OOMKilled`."""
+
+
+def view(job: Json, pods: Sequence[Json]) -> JobView:
+    """
+    The attempt as its Job and those of its pods that still exist tell it.
+    """
+    state = phase(job, pods)
+    over = state in {"succeeded", "failed", "cancelled"}
+    code = _exit_code(job, pods, state)
+    placed = [one for one in pods if one.get("spec", {}).get("nodeName")]
+    ran = state != "pending" and bool(placed)
+    return JobView(
+        token=job["metadata"]["labels"][TOKEN],
+        external_id=job["metadata"]["uid"],
+        phase=state,
+        reason=_reason(job, pods, state),
+        failure=failure(job, pods) if state == "failed" else None,
+        exit_code=code,
+        signal=code - SIGNALS.start + 1 if code is not None and code in SIGNALS else None,
+        nodes=tuple(dict.fromkeys(one["spec"]["nodeName"] for one in sorted(placed, key=index))) if ran else (),
+        started_at=_started_at(job, pods) if ran else None,
+        ended_at=_ended_at(job) if over else None,
+        requeues=sum(1 for one in pods if _disruption(one) is not None) if state != "failed" else 0,
+    )
+
+
+def phase(job: Json, pods: Sequence[Json]) -> JobPhase:
+    """
+    Where the attempt stands. A gang runs once every pod has started; a cancel is over once no pod is left running.
+    """
+    if _condition(job, "Complete"):
+        return "succeeded"
+    cancelled = CANCELLED in _annotations(job)
+    if _condition(job, "Failed"):
+        return "cancelled" if cancelled else "failed"
+    alive = [one for one in pods if not ended(one)]
+    if cancelled:
+        return "completing" if alive else "cancelled"
+    if job["spec"].get("suspend"):
+        return "completing" if alive else "pending"
+    if _condition(job, "SuccessCriteriaMet") or _condition(job, "FailureTarget"):
+        return "completing"
+    started = {index(one) for one in pods if one.get("status", {}).get("phase") in {"Running", "Succeeded"}}
+    return "running" if len(started) >= job["spec"]["completions"] else "pending"
+
+
+def failure(job: Json, pods: Iterable[Json]) -> FailureClass:
+    """
+    Why it failed: the time limit, then what took its machine, then how its script ended.
+    """
+    said = _condition(job, "Failed") or {}
+    words = str(said.get("message", ""))
+    if said.get("reason") == "DeadlineExceeded":
+        return "time_limit"
+    kept = list(pods)
+    disrupted = [reason for one in kept if (reason := _disruption(one)) is not None]
+    if "PreemptionByScheduler" in disrupted:
+        return "preempted"
+    if (
+        disrupted
+        or f"has condition {DISRUPTED}" in words
+        or any(one.get("status", {}).get("reason") in _NODES_FAULT for one in kept)
+    ):
+        return "node_fault"
+    ends = [end for one in kept if (end := _end(one)) is not None and end.code]
+    if any(one.reason == "OOMKilled" for one in ends):
+        return "out_of_memory"
+    return "user_error" if ends or _CODE_IN_WORDS.search(words) else "unknown"
+
+
+def over(job: Json) -> bool:
+    """
+    Whether the server has declared the Job's end, which nothing changes any more.
+    """
+    return _condition(job, "Complete") is not None or _condition(job, "Failed") is not None
+
+
+def index(pod: Json) -> int:
+    """
+    Which of the gang's pods it is.
+    """
+    kept = str(_annotations(pod).get(INDEX, "0"))
+    return int(kept) if kept.isdecimal() else 0
+
+
+def _reason(job: Json, pods: Sequence[Json], state: JobPhase) -> str:
+    """
+    A word for why it waits or ended; the peer's own where it has one.
+    """
+    if state == "failed":
+        return str((_condition(job, "Failed") or {}).get("reason", ""))
+    if state != "pending":
+        return ""
+    if job["spec"].get("suspend"):
+        return "Queued" if QUEUE in (job["metadata"].get("labels") or {}) else "Suspended"
+    waiting = [reason for one in pods if (reason := _waits_for(one))]
+    return waiting[0] if waiting else "PodsStarting" if pods else "PodsMissing"
+
+
+def _waits_for(pod: Json) -> str:
+    status = pod.get("status", {})
+    for one in status.get("containerStatuses") or []:
+        reason = ((one.get("state") or {}).get("waiting") or {}).get("reason")
+        if reason and reason != "ContainerCreating":
+            return str(reason)
+    scheduled = _condition(pod, "PodScheduled", status="False")
+    return "Resources" if scheduled else ""
+
+
+def _exit_code(job: Json, pods: Iterable[Json], state: JobPhase) -> int | None:
+    """
+    Of the script: 0 when all succeeded, else the first failure's.
+    """
+    if state == "succeeded":
+        return 0
+    if state != "failed":
+        return None
+    codes = [end.code for one in sorted(pods, key=index) if (end := _end(one)) is not None and end.code]
+    if codes:
+        return codes[0]
+    told = _CODE_IN_WORDS.search(str((_condition(job, "Failed") or {}).get("message", "")))
+    return int(told[1]) if told else None
+
+
+def _end(pod: Json) -> End | None:
+    for one in pod.get("status", {}).get("containerStatuses") or []:
+        done = (one.get("state") or {}).get("terminated")
+        if one.get("name") == CONTAINER and done:
+            return End(int(done.get("exitCode", 0)), str(done.get("reason", "")))
+    return None
+
+
+def _disruption(pod: Json) -> str | None:
+    found = _condition(pod, DISRUPTED) if pod.get("status", {}).get("phase") == "Failed" else None
+    return str(found.get("reason", "")) if found is not None else None
+
+
+def _started_at(job: Json, pods: Iterable[Json]) -> datetime | None:
+    """
+    When the last of the gang's pods was taken up by its node.
+    """
+    known = [at for one in pods if (at := instant(one.get("status", {}).get("startTime")))]
+    return max(known) if known else instant(job.get("status", {}).get("startTime"))
+
+
+def _ended_at(job: Json) -> datetime | None:
+    done = instant(job.get("status", {}).get("completionTime"))
+    failed = _condition(job, "Failed") or {}
+    return done or instant(failed.get("lastTransitionTime")) or instant(_annotations(job).get(CANCELLED))
+
+
+def _condition(thing: Json, kind: str, *, status: str = "True") -> Json | None:
+    conditions = thing.get("status", {}).get("conditions") or []
+    return next((one for one in conditions if one.get("type") == kind and one.get("status") == status), None)
+
+
+def _annotations(thing: Json) -> Json:
+    kept: Json = thing["metadata"].get("annotations") or {}
+    return kept

@@ -1,0 +1,196 @@
+"""
+Jobs inside a cluster's namespace: found by their name before they are sent, judged by the Job and its pods.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from datetime import datetime
+from typing import Any
+
+from controlplane.providers.adapters.kubernetes.client import Conflict, Exists, Kube
+from controlplane.providers.adapters.kubernetes.config import KubernetesConfig
+from controlplane.providers.adapters.kubernetes.folding import index, over, view
+from controlplane.providers.adapters.kubernetes.manifests import CONTAINER, job, refuse_unsendable, secret
+from controlplane.providers.adapters.kubernetes.names import CANCELLED, TENANT, TOKEN, Names, core, grouped, job_name
+from controlplane.providers.adapters.kubernetes.pool import ended, gpus_of
+from controlplane.providers.adapters.kubernetes.shared import Shared
+from controlplane.providers.clusters import JobSpec, JobView, OutputChunk
+from controlplane.providers.errors import Busy, NoCapacity, NotFound, Refused
+
+Json = dict[str, Any]
+MAX_CHANGES = 5
+"""How often a Job is read anew when somebody else changes it at the same time."""
+MAX_CHUNK_BYTES = 1024 * 1024
+MAX_LOG_BYTES = 32 * 1024 * 1024
+"""A log is read from its beginning, for the server knows no offset; beyond this nothing of one pod's output is shown."""
+BATCH = "batch/v1"
+
+
+class Jobs:
+    """
+    The SupportsJobs and SupportsOutput ports.
+    """
+
+    def __init__(self, kube: Kube, names: Names, config: KubernetesConfig, shared: Shared, now: Callable[[], datetime]) -> None:
+        self._kube = kube
+        self._names = names
+        self._config = config
+        self._shared = shared
+        self._now = now
+
+    def submit(self, spec: JobSpec) -> str:
+        """
+        See `SupportsJobs.submit`. The Job comes first: its Secret belongs to it, and a pod waits for its Secret.
+        """
+        refuse_unsendable(spec)
+        self._refuse_foreign(spec)
+        found = self._find(spec.cluster_id, spec.token)
+        if found is None:
+            self._refuse_impossible(spec)
+            found = self._create(spec)
+        if not over(found):
+            uid = found["metadata"]["uid"]
+            path = core(self._names.namespace(spec.cluster_id), "secrets", job_name(spec.token))
+            self._kube.apply(path, secret(self._names, spec, uid))
+        return str(found["metadata"]["uid"])
+
+    def find(self, cluster_id: str, token: str) -> JobView:
+        """
+        See `SupportsJobs.find_job`.
+        """
+        return view(self._known(cluster_id, token), self._pods(cluster_id, token))
+
+    def list_views(self, cluster_id: str) -> tuple[JobView, ...]:
+        """
+        See `SupportsJobs.list_jobs`. Two lists, however many jobs there are.
+        """
+        labels = f"{self._names.selector(cluster_id)},{TOKEN}"
+        namespace = self._names.namespace(cluster_id)
+        jobs = self._kube.list_all(grouped(BATCH, "jobs", namespace=namespace), labels=labels)
+        pods: dict[str, list[Json]] = {}
+        for pod in self._kube.list_all(core(namespace, "pods"), labels=labels):
+            pods.setdefault(pod["metadata"]["labels"][TOKEN], []).append(pod)
+        return tuple(view(one, pods.get(one["metadata"]["labels"][TOKEN], [])) for one in jobs)
+
+    def cancel(self, cluster_id: str, token: str) -> None:
+        """
+        See `SupportsJobs.cancel`. The Job is kept, suspended and marked, so that its end can be read.
+        """
+        for _ in range(MAX_CHANGES):
+            found = self._find(cluster_id, token)
+            if found is None or over(found):
+                return
+            self._deactivate(cluster_id, found["metadata"]["uid"])
+            kept = (found["metadata"].get("annotations") or {}).get(CANCELLED)
+            at = kept or (self._kube.seen_at or self._now()).isoformat()
+            marks = {"resourceVersion": found["metadata"]["resourceVersion"], "annotations": {CANCELLED: at}}
+            try:
+                self._kube.patch(self._path(cluster_id, token), {"metadata": marks, "spec": {"suspend": True}})
+            except (Conflict, NotFound):
+                continue
+            return
+        raise Busy(f"{token} was changed by others {MAX_CHANGES} times in a row", retry_in_s=2.0)
+
+    def read_output(self, cluster_id: str, token: str, *, offset: int, limit: int) -> OutputChunk:
+        """
+        See `SupportsOutput.read_output`.
+
+        The pods' logs stand one after the other. The next begins only when the one before has ended, so that offsets never move.
+        """
+        seen = view(self._known(cluster_id, token), pods := sorted(self._pods(cluster_id, token), key=_in_turn))
+        finished = seen.phase in {"succeeded", "failed", "cancelled"}
+        wanted = min(limit, MAX_CHUNK_BYTES)
+        data, before = b"", 0
+        for pod in pods:
+            log = self._log(cluster_id, pod, max(0, offset + wanted - before))
+            data += log[max(0, offset - before) :]
+            before += len(log)
+            if len(data) >= wanted or not (ended(pod) or finished):
+                break
+        else:
+            if finished:
+                return OutputChunk(offset, data[:wanted], end=len(data) < wanted)
+        if not pods and not finished:
+            raise NotFound(f"{token} has no output yet")
+        return OutputChunk(offset, data[:wanted], end=False)
+
+    def _log(self, cluster_id: str, pod: Json, limit: int) -> bytes:
+        """
+        The beginning of the pod's log; empty before its container has started.
+        """
+        if pod.get("status", {}).get("phase") == "Pending" or limit == 0:
+            return b""
+        path = core(self._names.namespace(cluster_id), "pods", f"{pod['metadata']['name']}/log")
+        try:
+            return self._kube.read(path, container=CONTAINER, limitBytes=str(min(limit, MAX_LOG_BYTES)))
+        except NotFound:
+            return b""
+
+    def _create(self, spec: JobSpec) -> Json:
+        body = job(self._names, spec, self._config, self._shared.kueue())
+        try:
+            return self._kube.create(grouped(BATCH, "jobs", namespace=self._names.namespace(spec.cluster_id)), body)
+        except Exists as error:
+            found = self._find(spec.cluster_id, spec.token)
+            if found is None:
+                raise Busy(f"{spec.token} came and went", retry_in_s=2.0) from error
+            return found
+
+    def _find(self, cluster_id: str, token: str) -> Json | None:
+        found = self._kube.find(self._path(cluster_id, token))
+        if found is None:
+            return None
+        labels = found["metadata"].get("labels") or {}
+        ours = self._names.marks(found, cluster_id) and labels.get(TOKEN) == token
+        return found if ours else None
+
+    def _known(self, cluster_id: str, token: str) -> Json:
+        found = self._find(cluster_id, token)
+        if found is None:
+            raise NotFound(f"no job {token} in {cluster_id}")
+        return found
+
+    def _pods(self, cluster_id: str, token: str) -> list[Json]:
+        labels = f"{self._names.selector(cluster_id)},{TOKEN}={token}"
+        return self._kube.list_all(core(self._names.namespace(cluster_id), "pods"), labels=labels)
+
+    def _path(self, cluster_id: str, token: str) -> str:
+        return grouped(BATCH, "jobs", job_name(token), namespace=self._names.namespace(cluster_id))
+
+    def _deactivate(self, cluster_id: str, uid: str) -> None:
+        """
+        Kueue will not start the Job again: it resumes a suspended Job that it has admitted.
+        """
+        kueue = self._shared.kueue()
+        if kueue is None:
+            return
+        path = grouped(kueue.api, "workloads", namespace=self._names.namespace(cluster_id))
+        for one in self._kube.list_all(path, labels=f"kueue.x-k8s.io/job-uid={uid}"):
+            if (one.get("spec") or {}).get("active") is not False:
+                self._kube.patch(f"{path}/{one['metadata']['name']}", {"spec": {"active": False}})
+
+    def _refuse_foreign(self, spec: JobSpec) -> None:
+        notes = self._shared.space(spec.cluster_id)["metadata"].get("annotations") or {}
+        if notes.get(TENANT) != spec.tenant_id:
+            raise Refused(f"{spec.tenant_id} is not the tenant of {spec.cluster_id}", code="provider_wrong_user")
+
+    def _refuse_impossible(self, spec: JobSpec) -> None:
+        if spec.nodes > 1 and self._shared.kueue() is None:
+            raise Refused(
+                "a job of several nodes needs a scheduler that starts all of its pods or none: install Kueue, or ask for one node",
+                code="job_gang_unsupported",
+            )
+        nodes = [one for one in self._shared.pool.marked(spec.cluster_id) if one["metadata"]["name"] not in spec.exclude]
+        room = sum(1 for one in nodes if (gpus_of(one, self._config.gpu_resource) or 0) >= spec.gpus_per_node)
+        if spec.nodes > room:
+            raise NoCapacity(
+                f"{spec.nodes} nodes with {spec.gpus_per_node} GPUs asked, {room} in the cluster", code="job_larger_than_cluster"
+            )
+
+
+def _in_turn(pod: Json) -> tuple[int, str]:
+    """
+    By rank; a pod that replaces a lost one comes after it.
+    """
+    return index(pod), str(pod["metadata"].get("creationTimestamp", ""))

@@ -1,0 +1,180 @@
+"""
+One attempt of one job as objects, pure functions from the order: an Indexed Job with a pod on each node, and a Secret with its script.
+"""
+
+from __future__ import annotations
+
+import base64
+import re
+from typing import Any
+
+from controlplane.providers.adapters.kubernetes.config import KubernetesConfig, check_image
+from controlplane.providers.adapters.kubernetes.names import CLUSTER, HOSTNAME, QUEUE, TOKEN, Names, job_name
+from controlplane.providers.adapters.kubernetes.walls import HEADLESS, Queueing, toleration
+from controlplane.providers.clusters import JobSpec
+from controlplane.providers.errors import Refused
+
+Json = dict[str, Any]
+CONTAINER = "job"
+DISRUPTED = "DisruptionTarget"
+MAX_SECRET_BYTES = 900_000
+"""Script and environment together; the server's own limit is 1 MiB for the whole object."""
+RENDEZVOUS_PORT = 29_500
+_VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,252}")
+_SCRIPT_AT = "/controlplane"
+_RUN_ALL = 0o555
+
+
+def refuse_unsendable(spec: JobSpec) -> None:
+    """
+    The attempt can be written as objects. Raises Refused for what no Kubernetes could run as it is meant.
+    """
+    if not spec.script.startswith("#!"):
+        raise Refused("the script has no #! line", code="job_script_invalid")
+    odd = [key for key, value in spec.env.items() if not _VARIABLE.fullmatch(key) or "\0" in value]
+    size = len(spec.script.encode()) + sum(len(key) + len(value.encode()) for key, value in spec.env.items())
+    if odd or "\0" in spec.script or size > MAX_SECRET_BYTES:
+        raise Refused("the environment or script cannot be sent", code="job_env_invalid")
+    if spec.image:
+        try:
+            check_image(spec.image)
+        except ValueError as error:
+            raise Refused(f"image: {error}", code="job_image_invalid") from error
+
+
+def job(names: Names, spec: JobSpec, config: KubernetesConfig, kueue: Queueing | None) -> Json:
+    """
+    The Job: all its pods or none where Kueue is present, one pod on each node, and no second try but for a lost machine.
+    """
+    labels = names.labels(spec.cluster_id) | {TOKEN: spec.token}
+    lost = "Ignore" if spec.requeue and spec.nodes == 1 else "FailJob"
+    body: Json = {
+        "completionMode": "Indexed",
+        "completions": spec.nodes,
+        "parallelism": spec.nodes,
+        "backoffLimit": 0,
+        "activeDeadlineSeconds": spec.time_limit_s,
+        "ttlSecondsAfterFinished": config.keep_ended_s,
+        "suspend": kueue is not None,
+        # a gang that lost one pod cannot go on with a new one, so only a job of one node is started again by the peer
+        "podFailurePolicy": {"rules": [{"action": lost, "onPodConditions": [{"type": DISRUPTED, "status": "True"}]}]},
+        "template": {"metadata": _template_marks(labels, config, kueue), "spec": _pod(spec, config, kueue)},
+    }
+    queue = {QUEUE: "cluster"} if kueue is not None else {}
+    metadata = {"name": job_name(spec.token), "namespace": names.namespace(spec.cluster_id), "labels": labels | queue}
+    return {"apiVersion": "batch/v1", "kind": "Job", "metadata": metadata, "spec": body}
+
+
+def secret(names: Names, spec: JobSpec, uid: str) -> Json:
+    """
+    Script and environment. The Job owns it, so it goes when the Job goes.
+    """
+    name = job_name(spec.token)
+    texts = {"script": spec.script} | {f"env.{key}": value for key, value in spec.env.items()}
+    return {
+        "apiVersion": "v1",
+        "kind": "Secret",
+        "metadata": {
+            "name": name,
+            "namespace": names.namespace(spec.cluster_id),
+            "labels": names.labels(spec.cluster_id) | {TOKEN: spec.token},
+            "ownerReferences": [{"apiVersion": "batch/v1", "kind": "Job", "name": name, "uid": uid}],
+        },
+        "type": "Opaque",
+        "data": {key: base64.b64encode(value.encode()).decode() for key, value in texts.items()},
+    }
+
+
+def _template_marks(labels: dict[str, str], config: KubernetesConfig, kueue: Queueing | None) -> Json:
+    marks: Json = {"labels": labels}
+    if kueue is not None and kueue.topology and config.topology_labels:
+        racks = [one for one in config.topology_labels if one != HOSTNAME] or config.topology_labels
+        marks["annotations"] = {"kueue.x-k8s.io/podset-preferred-topology": racks[-1]}
+    return marks
+
+
+def _pod(spec: JobSpec, config: KubernetesConfig, kueue: Queueing | None) -> Json:
+    return {
+        "restartPolicy": "Never",
+        "automountServiceAccountToken": False,
+        "enableServiceLinks": False,
+        "subdomain": HEADLESS,
+        "nodeSelector": {CLUSTER: spec.cluster_id} | _model(spec, config),
+        "tolerations": [toleration(spec.cluster_id)],
+        "affinity": _affinity(spec, by_topology=kueue is not None and kueue.topology and bool(config.topology_labels)),
+        "securityContext": {
+            "runAsNonRoot": True,
+            "runAsUser": config.run_as_user,
+            "runAsGroup": config.run_as_user,
+            "fsGroup": config.run_as_user,
+            "seccompProfile": {"type": "RuntimeDefault"},
+        },
+        "containers": [_container(spec, config)],
+        "volumes": [
+            {"name": "script", "secret": _script_file(spec)},
+            {"name": "shm", "emptyDir": {"medium": "Memory"}},
+        ],
+    }
+
+
+def _container(spec: JobSpec, config: KubernetesConfig) -> Json:
+    gpus = {config.gpu_resource: str(spec.gpus_per_node)} if spec.gpus_per_node else {}
+    return {
+        "name": CONTAINER,
+        "image": spec.image or config.image,
+        "command": [f"{_SCRIPT_AT}/script"],
+        "env": _environment(spec),
+        "resources": {"limits": gpus, "requests": gpus} if gpus else {},
+        "securityContext": {"allowPrivilegeEscalation": False, "capabilities": {"drop": ["ALL"]}},
+        "volumeMounts": [
+            {"name": "script", "mountPath": _SCRIPT_AT, "readOnly": True},
+            {"name": "shm", "mountPath": "/dev/shm"},  # noqa: S108 - the mount that collective libraries expect
+        ],
+    }
+
+
+def _environment(spec: JobSpec) -> list[Json]:
+    """
+    What launchers such as torchrun need to find each other, then the job's own, which wins.
+    """
+    name = job_name(spec.token)
+    index = {"fieldRef": {"fieldPath": "metadata.annotations['batch.kubernetes.io/job-completion-index']"}}
+    ours: dict[str, Json] = {
+        "NODE_RANK": {"valueFrom": index},
+        "NNODES": {"value": str(spec.nodes)},
+        "GPUS_PER_NODE": {"value": str(spec.gpus_per_node)},
+        "TASKS_PER_NODE": {"value": str(spec.tasks_per_node)},
+        "MASTER_ADDR": {"value": f"{name}-0.{HEADLESS}"},
+        "MASTER_PORT": {"value": str(RENDEZVOUS_PORT)},
+    }
+    own = {key: {"valueFrom": {"secretKeyRef": {"name": name, "key": f"env.{key}"}}} for key in spec.env}
+    return [{"name": key, **value} for key, value in (ours | own).items()]
+
+
+def _script_file(spec: JobSpec) -> Json:
+    return {"secretName": job_name(spec.token), "defaultMode": _RUN_ALL, "items": [{"key": "script", "path": "script"}]}
+
+
+def _model(spec: JobSpec, config: KubernetesConfig) -> dict[str, str]:
+    if not (spec.gpu_model and spec.gpus_per_node and config.gpu_models):
+        return {}
+    if spec.gpu_model not in config.gpu_models:
+        raise Refused(f"no label is configured for {spec.gpu_model}", code="job_gpu_model_unknown")
+    return {config.gpu_model_label: config.gpu_models[spec.gpu_model]}
+
+
+def _affinity(spec: JobSpec, *, by_topology: bool) -> Json:
+    """
+    One pod on a node, and none on excluded ones. Kueue's topology places without regard to this rule, so there it is a wish.
+    """
+    apart = {"topologyKey": HOSTNAME, "labelSelector": {"matchLabels": {TOKEN: spec.token}}}
+    if by_topology:
+        rule: Json = {"preferredDuringSchedulingIgnoredDuringExecution": [{"weight": 100, "podAffinityTerm": apart}]}
+    else:
+        rule = {"requiredDuringSchedulingIgnoredDuringExecution": [apart]}
+    affinity: Json = {"podAntiAffinity": rule}
+    if spec.exclude:
+        away = [{"key": "metadata.name", "operator": "NotIn", "values": [ref]} for ref in spec.exclude]
+        terms = {"nodeSelectorTerms": [{"matchFields": away}]}
+        affinity["nodeAffinity"] = {"requiredDuringSchedulingIgnoredDuringExecution": terms}
+    return affinity

@@ -1,0 +1,334 @@
+"""
+Nodes of a cluster of ours: marked by a label, kept from others by a taint, and never taken from whoever holds them.
+
+A node's taints are one list that many write, so a node is changed by a merge patch that names the version it was read at: whoever comes
+second reads again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from datetime import UTC, datetime
+from typing import Any
+
+from controlplane.providers.adapters.kubernetes.client import FIELD_MANAGER, Conflict, Kube
+from controlplane.providers.adapters.kubernetes.config import KubernetesConfig
+from controlplane.providers.adapters.kubernetes.names import (
+    ALLOCATION,
+    CLUSTER,
+    DRAIN,
+    GPUS,
+    LEAVING,
+    OWNER,
+    TOKEN,
+    UP_SINCE,
+    Names,
+    node_path,
+)
+from controlplane.providers.clusters import Member, MemberState, MemberView
+from controlplane.providers.errors import Busy, NotFound, Refused
+
+Json = dict[str, Any]
+MAX_CHANGES = 5
+"""How often a node is read anew when somebody else changes it at the same time."""
+ENDED = frozenset({"Succeeded", "Failed"})
+KEPT = (ALLOCATION, GPUS, UP_SINCE)
+_MAX_REASON = 200
+
+
+class Pool:
+    """
+    The nodes of one Kubernetes.
+    """
+
+    def __init__(self, kube: Kube, names: Names, config: KubernetesConfig) -> None:
+        self._kube = kube
+        self._names = names
+        self._config = config
+
+    def marked(self, cluster_id: str = "") -> list[Json]:
+        """
+        Every node that carries our marks, of one cluster or of all.
+        """
+        return self._kube.list_all("/api/v1/nodes", labels=self._names.selector(cluster_id))
+
+    def read_free(self, cluster_id: str, ref: str) -> Json:
+        """
+        The node, which the cluster may have. Raises Refused for another's, or for none.
+        """
+        try:
+            node = self._kube.get(node_path(ref))
+        except NotFound as error:
+            raise Refused(f"there is no node {ref}", code="provider_no_such_node") from error
+        self._refuse_held(node, cluster_id)
+        return node
+
+    def join(self, cluster_id: str, member: Member, node: Json) -> None:
+        """
+        The node is the cluster's. Raises Refused when it is another's, Busy while pods of others hold its GPUs.
+        """
+        if not self._names.marks(node, cluster_id):
+            self._refuse_used(member.ref)
+        self._change(node, lambda seen: self._joined(cluster_id, member, seen))
+
+    def bar(self, node: Json) -> None:
+        """
+        No new pod starts on the node, which is to leave.
+        """
+        self._change(node, _barred)
+
+    def leave(self, cluster_id: str, node: Json) -> None:
+        """
+        Nothing of ours is on the node; a cordon of an administrator is.
+        """
+
+        def cleared(seen: Json) -> Json | None:
+            if not self._names.marks(seen, cluster_id):
+                return None
+            patch = _annotated(seen, dict.fromkeys((*KEPT, DRAIN)))
+            patch["metadata"]["labels"] = {CLUSTER: None, OWNER: None}
+            patch["spec"] = {"taints": _foreign_taints(seen) or None}
+            if drained_by_us(seen):
+                patch["spec"]["unschedulable"] = None
+            return patch
+
+        self._change(node, cleared)
+
+    def drain(self, cluster_id: str, ref: str, reason: str) -> None:
+        """
+        The node is cordoned with our reason, unless it is cordoned already. Raises NotFound when it is not the cluster's.
+        """
+
+        def cordoned(seen: Json) -> Json | None:
+            if seen.get("spec", {}).get("unschedulable"):
+                return None
+            return _annotated(seen, {DRAIN: reason[:_MAX_REASON]}) | {"spec": {"unschedulable": True}}
+
+        self._change(self._member(cluster_id, ref), cordoned)
+
+    def undrain(self, cluster_id: str, ref: str) -> None:
+        """
+        A cordon of ours is lifted; an administrator's stays. Raises NotFound when the node is not the cluster's.
+        """
+
+        def lifted(seen: Json) -> Json | None:
+            if DRAIN not in _annotations(seen):
+                return None
+            spec = {"unschedulable": None} if drained_by_us(seen) else {}
+            return _annotated(seen, {DRAIN: None}) | {"spec": spec}
+
+        self._change(self._member(cluster_id, ref), lifted)
+
+    def keep_up_since(self, node: Json, at: datetime) -> datetime | None:
+        """
+        The node says since when it is up; None when somebody changed it meanwhile: then a later look does it.
+        """
+        try:
+            self._kube.patch(_path(node), _annotated(node, {UP_SINCE: at.isoformat()}))
+        except Conflict:
+            return None
+        return at
+
+    def view(self, node: Json, jobs: int) -> MemberView:
+        """
+        The node in the port's words.
+        """
+        state = state_of(node, jobs)
+        kept = _annotations(node).get(UP_SINCE, "")
+        return MemberView(
+            ref=node["metadata"]["name"],
+            state=state,
+            gpus=gpus_of(node, self._config.gpu_resource),
+            jobs=jobs,
+            reason=self._reason(node, state),
+            drained_by_us=drained_by_us(node),
+            up_since=instant(kept),
+        )
+
+    def _member(self, cluster_id: str, ref: str) -> Json:
+        node = self._kube.get(node_path(ref))
+        if not self._names.marks(node, cluster_id):
+            raise NotFound(f"{ref} is not a member of {cluster_id}")
+        return node
+
+    def _joined(self, cluster_id: str, member: Member, seen: Json) -> Json | None:
+        self._refuse_held(seen, cluster_id)
+        taint = {"key": CLUSTER, "value": cluster_id, "effect": "NoSchedule"}
+        facts = {ALLOCATION: member.token, GPUS: str(member.gpus)}
+        kept = _annotations(seen)
+        taints = seen.get("spec", {}).get("taints") or []
+        barred = any(one.get("key") == LEAVING for one in taints)
+        if (
+            self._names.marks(seen, cluster_id)
+            and taint in taints
+            and not barred
+            and {key: kept.get(key) for key in facts} == facts
+        ):
+            return None
+        anew: dict[str, str | None] = {UP_SINCE: None} if kept.get(ALLOCATION) != member.token else {}
+        patch = _annotated(seen, {**facts, **anew})
+        patch["metadata"]["labels"] = self._names.labels(cluster_id)
+        return patch | {"spec": {"taints": [*_foreign_taints(seen), taint]}}
+
+    def _refuse_held(self, node: Json, cluster_id: str) -> None:
+        labels = node["metadata"].get("labels") or {}
+        held = CLUSTER in labels or any(one.get("key") == CLUSTER for one in node.get("spec", {}).get("taints") or [])
+        if held and not self._names.marks(node, cluster_id):
+            raise Refused(
+                f"{node['metadata']['name']} belongs to {labels.get(CLUSTER, 'another cluster')}", code="provider_node_held"
+            )
+
+    def _refuse_used(self, ref: str) -> None:
+        pods = self._kube.list_all("/api/v1/pods", fields=f"spec.nodeName={ref}")
+        users = [one["metadata"]["name"] for one in pods if not ended(one) and _asks(one, self._config.gpu_resource)]
+        if users:
+            raise Busy(
+                f"{ref} still runs pods of others with GPUs: {', '.join(users[:3])}", retry_in_s=30.0, code="provider_node_used"
+            )
+
+    def _change(self, node: Json, edit: Callable[[Json], Json | None]) -> None:
+        """
+        The edit's patch is on the latest version of the node, or there was nothing to change.
+        """
+        seen = node
+        for _ in range(MAX_CHANGES):
+            patch = edit(seen)
+            if patch is None:
+                return
+            try:
+                self._kube.patch(_path(seen), patch)
+            except Conflict:
+                seen = self._kube.get(_path(seen))
+            else:
+                return
+        raise Conflict(f"{node['metadata']['name']} was changed by others {MAX_CHANGES} times in a row", retry_in_s=2.0)
+
+    def _reason(self, node: Json, state: MemberState) -> str:
+        if state in {"down", "joining"}:
+            ready = _ready(node) or {}
+            return f"{ready.get('reason', 'NotReady')}: {ready.get('message', '')}".rstrip(": ")
+        if not node.get("spec", {}).get("unschedulable"):
+            return "leaves its cluster" if state != "up" else ""
+        notes = _annotations(node)
+        if drained_by_us(node):
+            return str(notes[DRAIN])
+        said = notes.get(self._config.cordon_reason, "") if self._config.cordon_reason else ""
+        return said or f"cordoned by {' and '.join(_cordoners(node)) or 'somebody'}"
+
+
+def state_of(node: Json, jobs: int) -> MemberState:
+    """
+    Where the node stands; dead goes before cordoned.
+    """
+    ready = _ready(node)
+    if ready is None:
+        return "joining"
+    if ready.get("status") != "True":
+        return "down"
+    barred = any(one.get("key") == LEAVING for one in node.get("spec", {}).get("taints") or [])
+    if node.get("spec", {}).get("unschedulable") or barred:
+        return "draining" if jobs else "drained"
+    return "up"
+
+
+def gpus_of(node: Json, resource: str) -> int | None:
+    """
+    GPUs that pods can have; None when the node does not tell yet.
+    """
+    allocatable = node.get("status", {}).get("allocatable")
+    if not isinstance(allocatable, Mapping) or _ready(node) is None:
+        return None
+    amount = str(allocatable.get(resource, "0"))
+    return int(amount) if amount.isdecimal() else None
+
+
+def wanted_gpus(node: Json) -> int | None:
+    """
+    GPUs that the node was sold with.
+    """
+    kept = _annotations(node).get(GPUS, "")
+    return int(kept) if kept.isdecimal() else None
+
+
+def drained_by_us(node: Json) -> bool:
+    """
+    Whether the cordon is ours: our reason is on it, and the server says that we set it. Whoever uncordons and cordons again owns it.
+    """
+    cordoned = bool(node.get("spec", {}).get("unschedulable")) and DRAIN in _annotations(node)
+    return cordoned and FIELD_MANAGER in _cordoners(node)
+
+
+def ended(pod: Json) -> bool:
+    """
+    Whether none of the pod's processes runs any more.
+    """
+    return pod.get("status", {}).get("phase") in ENDED
+
+
+def jobs_by_node(pods: Iterable[Json]) -> dict[str, int]:
+    """
+    How many jobs run on each node.
+    """
+    tokens: dict[str, set[str]] = {}
+    for pod in pods:
+        ref = pod.get("spec", {}).get("nodeName")
+        if ref and not ended(pod):
+            name = (pod["metadata"].get("labels") or {}).get(TOKEN) or pod["metadata"]["name"]
+            tokens.setdefault(ref, set()).add(name)
+    return {ref: len(names) for ref, names in tokens.items()}
+
+
+def instant(text: object) -> datetime | None:
+    """
+    The instant that an annotation or a status holds, in UTC; None for none.
+    """
+    try:
+        return datetime.fromisoformat(str(text)).astimezone(UTC) if text else None
+    except ValueError:
+        return None
+
+
+def _cordoners(node: Json) -> list[str]:
+    fields = node["metadata"].get("managedFields") or []
+    return [one.get("manager", "") for one in fields if "f:unschedulable" in ((one.get("fieldsV1") or {}).get("f:spec") or {})]
+
+
+def _asks(pod: Json, resource: str) -> bool:
+    containers = pod.get("spec", {}).get("containers") or []
+    return any(resource in ((one.get("resources") or {}).get("limits") or {}) for one in containers)
+
+
+def _barred(seen: Json) -> Json | None:
+    taints = seen.get("spec", {}).get("taints") or []
+    if any(one.get("key") == LEAVING for one in taints):
+        return None
+    return _annotated(seen, {}) | {"spec": {"taints": [*_bare(taints), {"key": LEAVING, "effect": "NoSchedule"}]}}
+
+
+def _foreign_taints(node: Json) -> list[Json]:
+    return _bare(one for one in node.get("spec", {}).get("taints") or [] if one.get("key") not in {CLUSTER, LEAVING})
+
+
+def _bare(taints: Iterable[Json]) -> list[Json]:
+    return [dict(one) for one in taints]
+
+
+def _annotated(node: Json, annotations: Mapping[str, str | None]) -> Json:
+    """
+    A patch of the annotations that holds only for this version of the node.
+    """
+    return {"metadata": {"resourceVersion": node["metadata"]["resourceVersion"], "annotations": dict(annotations)}}
+
+
+def _annotations(node: Json) -> Mapping[str, str]:
+    kept: Mapping[str, str] = node["metadata"].get("annotations") or {}
+    return kept
+
+
+def _ready(node: Json) -> Json | None:
+    conditions = node.get("status", {}).get("conditions") or []
+    return next((one for one in conditions if one.get("type") == "Ready"), None)
+
+
+def _path(node: Json) -> str:
+    return node_path(node["metadata"]["name"])

@@ -1,0 +1,240 @@
+"""
+Clusters of ours on a Kubernetes that many share: told whole, read back, and removed without a trace.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Iterable
+from dataclasses import replace
+from datetime import datetime
+from decimal import Decimal
+from typing import Any
+
+from controlplane.providers.adapters.kubernetes.client import Conflict, Kube
+from controlplane.providers.adapters.kubernetes.config import KubernetesConfig
+from controlplane.providers.adapters.kubernetes.names import CLUSTER, MEMBERS, TENANT, VERIFIED, Names, core
+from controlplane.providers.adapters.kubernetes.pool import Pool, instant, jobs_by_node, wanted_gpus
+from controlplane.providers.adapters.kubernetes.quantities import amount
+from controlplane.providers.adapters.kubernetes.walls import Part, Queueing, namespace, outside, queue, walls
+from controlplane.providers.clusters import ClusterList, ClusterSpec, ClusterView, MemberView
+from controlplane.providers.errors import Busy, NotFound, Refused
+from controlplane.providers.machines import Check
+
+Json = dict[str, Any]
+KUEUE = "kueue.x-k8s.io"
+FACTS_KEPT_S = 60.0
+"""How long what the server offers is remembered."""
+
+
+class Shared:
+    """
+    The Clusters port.
+    """
+
+    def __init__(self, kube: Kube, names: Names, config: KubernetesConfig, now: Callable[[], datetime]) -> None:
+        self._kube = kube
+        self._names = names
+        self._config = config
+        self._now = now
+        self.pool = Pool(kube, names, config)
+        self._lock = threading.Lock()
+        self._kueue: tuple[float, Queueing | None] | None = None
+
+    def kueue(self) -> Queueing | None:
+        """
+        The Kueue that is there and that we may use; None for none.
+        """
+        if self._config.queues == "off":
+            return None
+        with self._lock:
+            if self._kueue is None or time.monotonic() - self._kueue[0] > FACTS_KEPT_S:
+                self._kueue = (time.monotonic(), self._discovered())
+            return self._kueue[1]
+
+    def space(self, cluster_id: str) -> Json:
+        """
+        The cluster's namespace. Raises NotFound when there is none that is ours.
+        """
+        found = self._kube.get(f"/api/v1/namespaces/{self._names.namespace(cluster_id)}")
+        if not self._names.marks(found, cluster_id):
+            raise NotFound(f"the namespace {found['metadata']['name']} is not ours")
+        return found
+
+    def apply(self, spec: ClusterSpec) -> None:
+        """
+        See `Clusters.apply_cluster`. Nodes are looked at before anything is made, so that a cluster that cannot be leaves nothing.
+        """
+        self._refuse_foreign_space(spec)
+        there = {one["metadata"]["name"]: one for one in self.pool.marked(spec.cluster_id)}
+        wanted = {one.ref: there.get(one.ref) or self.pool.read_free(spec.cluster_id, one.ref) for one in spec.members}
+        kueue = self.kueue()
+        self._put([namespace(self._names, spec, self._config), *walls(self._names, spec, self._config)])
+        for one in spec.members:
+            self.pool.join(spec.cluster_id, one, wanted[one.ref])
+        if kueue is not None:
+            self._put(queue(self._names, spec, self._config, kueue, self._sums(wanted.values())))
+        self._let_go(spec.cluster_id, [node for ref, node in there.items() if ref not in wanted])
+
+    def observe(self, cluster_id: str) -> ClusterView:
+        """
+        See `Clusters.observe_cluster`. The first look that finds the cluster complete writes down when.
+        """
+        space = self._space_or_none(cluster_id)
+        nodes = self.pool.marked(cluster_id)
+        if space is None:
+            return self._remains(cluster_id, nodes)
+        jobs = jobs_by_node(self._pods(cluster_id))
+        views = [self._seen(node, jobs.get(node["metadata"]["name"], 0)) for node in nodes]
+        checks = [_gpu_check(nodes, views)]
+        if space["metadata"].get("deletionTimestamp"):
+            checks.append(_stuck(space))
+            return ClusterView(cluster_id, tuple(views), checks=tuple(checks))
+        notes = space["metadata"].get("annotations") or {}
+        verified = instant(notes.get(VERIFIED))
+        complete = notes.get(MEMBERS) == str(len(views)) and all(one.state == "up" for one in views)
+        if verified is None and complete and views and checks[0].result == "passed":
+            verified = self._verify(space, views)
+        return ClusterView(cluster_id, tuple(views), verified_at=verified, checks=tuple(checks))
+
+    def delete(self, cluster_id: str) -> None:
+        """
+        See `Clusters.delete_cluster`. Nodes keep their marks until the last of the tenant's pods has left them.
+        """
+        space = self._space_or_none(cluster_id)
+        nodes = self.pool.marked(cluster_id)
+        if space is not None and not space["metadata"].get("deletionTimestamp"):
+            self._kube.delete(f"/api/v1/namespaces/{space['metadata']['name']}", uid=space["metadata"]["uid"])
+        self._let_go(cluster_id, nodes)
+        kueue = self.kueue()
+        for path in outside(self._names, cluster_id, kueue) if kueue else ():
+            found = self._kube.find(path)
+            if found is not None and self._names.marks(found, cluster_id):
+                self._kube.delete(path, uid=found["metadata"]["uid"])
+
+    def list_ids(self) -> ClusterList:
+        """
+        See `Clusters.list_clusters`.
+        """
+        spaces = self._kube.list_all("/api/v1/namespaces", labels=self._names.selector())
+        found = {one["metadata"]["labels"][CLUSTER] for one in [*spaces, *self.pool.marked()]}
+        return ClusterList(tuple(sorted(found)), complete=True)
+
+    def _discovered(self) -> Queueing | None:
+        groups = self._kube.get("/apis").get("groups") or []
+        group = next((one for one in groups if one.get("name") == KUEUE), None)
+        if group is None:
+            return None
+        api = group["preferredVersion"]["groupVersion"]
+        kinds = {one.get("name") for one in self._kube.get(f"/apis/{api}").get("resources") or []}
+        return Queueing(api, topology="topologies" in kinds)
+
+    def _refuse_foreign_space(self, spec: ClusterSpec) -> None:
+        found = self._kube.find(f"/api/v1/namespaces/{self._names.namespace(spec.cluster_id)}")
+        if found is None:
+            return
+        tenant = (found["metadata"].get("annotations") or {}).get(TENANT)
+        if not self._names.marks(found, spec.cluster_id) or tenant not in {None, spec.tenant_id}:
+            raise Refused(f"the namespace {found['metadata']['name']} is somebody else's", code="provider_namespace_held")
+        if found["metadata"].get("deletionTimestamp"):
+            raise Busy(f"the namespace is still being removed: {_stuck(found).detail}", code="provider_namespace_terminating")
+
+    def _space_or_none(self, cluster_id: str) -> Json | None:
+        try:
+            return self.space(cluster_id)
+        except NotFound:
+            return None
+
+    def _pods(self, cluster_id: str) -> list[Json]:
+        return self._kube.list_all(core(self._names.namespace(cluster_id), "pods"))
+
+    def _put(self, parts: Iterable[Part]) -> None:
+        for one in parts:
+            self._kube.apply(one.path, one.body)
+
+    def _let_go(self, cluster_id: str, nodes: list[Json]) -> None:
+        """
+        Nodes without pods of the cluster are free. Raises Busy while others have some; nothing new starts on those.
+        """
+        if not nodes:
+            return
+        for node in nodes:
+            self.pool.bar(node)
+        held = jobs_by_node(self._pods(cluster_id))
+        for node in nodes:
+            if node["metadata"]["name"] not in held:
+                self.pool.leave(cluster_id, node)
+        left = sorted(set(held) & {one["metadata"]["name"] for one in nodes})
+        if left:
+            raise Busy(f"pods still run on {', '.join(left[:5])}", retry_in_s=2.0, code="provider_members_in_use")
+
+    def _sums(self, nodes: Iterable[Json]) -> dict[str, str]:
+        """
+        What the nodes can give to pods, for every resource that a job of ours or an operator's pod may ask for.
+        """
+        sums = {name: Decimal(0) for name in ("cpu", "memory", "ephemeral-storage", self._config.gpu_resource)}
+        for node in nodes:
+            for name in sums:
+                sums[name] += amount(str((node.get("status", {}).get("allocatable") or {}).get(name, "0")))
+        return {name: str(int(total)) for name, total in sums.items()}
+
+    def _seen(self, node: Json, jobs: int) -> MemberView:
+        view = self.pool.view(node, jobs)
+        if view.state == "up" and view.up_since is None:
+            return replace(view, up_since=self.pool.keep_up_since(node, self._peer_now()))
+        return view
+
+    def _verify(self, space: Json, views: list[MemberView]) -> datetime | None:
+        """
+        When the cluster was first seen complete, once every member says since when it is up; None when somebody was faster.
+        """
+        if any(one.up_since is None for one in views):
+            return None
+        at = self._peer_now()
+        kept = {"resourceVersion": space["metadata"]["resourceVersion"], "annotations": {VERIFIED: at.isoformat()}}
+        try:
+            self._kube.patch(f"/api/v1/namespaces/{space['metadata']['name']}", {"metadata": kept})
+        except Conflict:
+            return None
+        return at
+
+    def _peer_now(self) -> datetime:
+        return self._kube.seen_at or self._now()
+
+    def _remains(self, cluster_id: str, nodes: list[Json]) -> ClusterView:
+        """
+        What is left of a cluster without a namespace. Raises NotFound for nothing.
+        """
+        kueue = self.kueue()
+        left = [path for path in (outside(self._names, cluster_id, kueue) if kueue else ()) if self._kube.find(path) is not None]
+        if not nodes and not left:
+            raise NotFound(f"nothing of {cluster_id} is here")
+        words = [f"{path.rsplit('/', 2)[1]} is still there" for path in left]
+        words += [f"{len(nodes)} nodes still carry its marks"] if nodes else []
+        return ClusterView(
+            cluster_id, tuple(self.pool.view(one, 0) for one in nodes), checks=(Check("removed", "failed", "; ".join(words)),)
+        )
+
+
+def _gpu_check(nodes: list[Json], views: list[MemberView]) -> Check:
+    """
+    Whether every node gives pods as many GPUs as it was sold with: fewer is a failed handover, not a smaller node.
+    """
+    pairs = [(view.ref, view.gpus, wanted_gpus(node)) for node, view in zip(nodes, views, strict=True)]
+    if any(seen is None or wanted is None for _, seen, wanted in pairs):
+        return Check("gpu_count", "not_measured", "a node does not tell its GPUs yet")
+    wrong = [f"{ref} has {seen} of {wanted}" for ref, seen, wanted in pairs if seen != wanted]
+    return Check("gpu_count", "failed" if wrong else "passed", "; ".join(wrong[:10]))
+
+
+def _stuck(space: Json) -> Check:
+    """
+    What keeps a namespace from going, in the server's words.
+    """
+    conditions = space.get("status", {}).get("conditions") or []
+    said = [str(one.get("message", "")) for one in conditions if one.get("status") == "True"]
+    since = space["metadata"].get("deletionTimestamp", "")
+    return Check(
+        "removed", "failed", f"terminating since {since}: " + ("; ".join(filter(None, said)) or "its objects are being removed")
+    )

@@ -1,0 +1,177 @@
+"""
+What a cluster of ours is made of at the peer, as pure functions from its facts: namespace, quota, walls, rights, queue.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Any
+
+from controlplane.providers.adapters.kubernetes.config import KubernetesConfig
+from controlplane.providers.adapters.kubernetes.names import (
+    CLUSTER,
+    MEMBERS,
+    PROJECT,
+    TENANT,
+    Names,
+    core,
+    grouped,
+)
+from controlplane.providers.clusters import ClusterSpec
+
+Json = dict[str, Any]
+RBAC, NETWORK = "rbac.authorization.k8s.io/v1", "networking.k8s.io/v1"
+HEADLESS = "jobs"
+"""The Service through which the pods of a gang find each other by name."""
+PODS_PER_NODE = 110
+"""What a kubelet takes unless told otherwise."""
+READABLE = (
+    ("", ["pods", "pods/log", "events", "configmaps", "resourcequotas"]),
+    ("batch", ["jobs"]),
+    ("kueue.x-k8s.io", ["localqueues", "workloads"]),
+)
+"""What a tenant's people may look at. They change nothing here: what they run, they order from us, so it cannot leave its nodes."""
+
+
+@dataclass(frozen=True, slots=True)
+class Queueing:
+    """
+    The part of Kueue that is there.
+    """
+
+    api: str
+    """Group and version, for example `kueue.x-k8s.io/v1beta2`."""
+    topology: bool
+    """Whether it knows Topology."""
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """
+    One object and where it is.
+    """
+
+    path: str
+    """At the API server."""
+    body: Json
+    """Our fields, whole."""
+
+
+def namespace(names: Names, spec: ClusterSpec, config: KubernetesConfig) -> Part:
+    """
+    The namespace with its level of Pod Security and, for servers with that plugin, the nodes its pods are held to.
+    """
+    name = names.namespace(spec.cluster_id)
+    level = config.pod_security
+    security = {f"pod-security.kubernetes.io/{mode}": level for mode in ("enforce", "warn")}
+    body = _object("v1", "Namespace", name, names.labels(spec.cluster_id) | security)
+    body["metadata"]["annotations"] = {
+        TENANT: spec.tenant_id,
+        PROJECT: spec.project_id,
+        MEMBERS: str(len(spec.members)),
+        "scheduler.alpha.kubernetes.io/node-selector": f"{CLUSTER}={spec.cluster_id}",
+    }
+    return Part(f"/api/v1/namespaces/{name}", body)
+
+
+def walls(names: Names, spec: ClusterSpec, config: KubernetesConfig) -> tuple[Part, ...]:
+    """
+    Quota, network policies and rights inside the namespace.
+
+    There is no LimitRange: a `max` of GPUs in one becomes the request of every pod that names none.
+    """
+    ns, labels = names.namespace(spec.cluster_id), names.labels(spec.cluster_id)
+
+    def part(api: str, kind: str, plural: str, name: str, **fields: Any) -> Part:
+        path = core(ns, plural, name) if api == "v1" else grouped(api, plural, name, namespace=ns)
+        return Part(path, _object(api, kind, name, labels, ns) | fields)
+
+    hard = {
+        f"requests.{config.gpu_resource}": str(sum(one.gpus for one in spec.members)),
+        "pods": str(PODS_PER_NODE * len(spec.members)),
+        "services.loadbalancers": "0",
+        "services.nodeports": "0",
+    }
+    meeting = {"clusterIP": "None", "selector": {CLUSTER: spec.cluster_id}, "publishNotReadyAddresses": True}
+    reads = [{"apiGroups": [group], "resources": kinds, "verbs": ["get", "list", "watch"]} for group, kinds in READABLE]
+    role = {"apiGroup": "rbac.authorization.k8s.io", "kind": "Role", "name": "tenant"}
+    people = {"apiGroup": "rbac.authorization.k8s.io", "kind": "Group", "name": names.group(spec.tenant_id)}
+    return (
+        part("v1", "Service", "services", HEADLESS, spec=meeting),
+        part("v1", "ResourceQuota", "resourcequotas", "cluster", spec={"hard": hard}),
+        part(
+            NETWORK, "NetworkPolicy", "networkpolicies", "deny-all", spec={"podSelector": {}, "policyTypes": ["Ingress", "Egress"]}
+        ),
+        part(NETWORK, "NetworkPolicy", "networkpolicies", "own-pods", spec=_own_pods()),
+        part(NETWORK, "NetworkPolicy", "networkpolicies", "outside", spec=_outside(config.egress)),
+        part(RBAC, "Role", "roles", "tenant", rules=reads),
+        part(RBAC, "RoleBinding", "rolebindings", "tenant", roleRef=role, subjects=[people]),
+    )
+
+
+def queue(names: Names, spec: ClusterSpec, config: KubernetesConfig, kueue: Queueing, sums: dict[str, str]) -> tuple[Part, ...]:
+    """
+    A queue of the cluster's own, whose quota is what its nodes have: a gang starts whole or waits.
+    """
+    ns, labels = names.namespace(spec.cluster_id), names.labels(spec.cluster_id)
+    own = {CLUSTER: spec.cluster_id}
+    parts = []
+    flavor: Json = {"nodeLabels": own, "tolerations": [toleration(spec.cluster_id)]}
+    if config.topology_labels and kueue.topology:
+        levels = [{"nodeLabel": one} for one in config.topology_labels]
+        body = _object(kueue.api, "Topology", ns, labels) | {"spec": {"levels": levels}}
+        parts.append(Part(grouped(kueue.api, "topologies", ns), body))
+        flavor["topologyName"] = ns
+    parts.append(
+        Part(grouped(kueue.api, "resourceflavors", ns), _object(kueue.api, "ResourceFlavor", ns, labels) | {"spec": flavor})
+    )
+    quotas = [{"name": name, "nominalQuota": amount} for name, amount in sorted(sums.items())]
+    covered = {"coveredResources": sorted(sums), "flavors": [{"name": ns, "resources": quotas}]}
+    who = {"matchLabels": {"kubernetes.io/metadata.name": ns}}
+    body = _object(kueue.api, "ClusterQueue", ns, labels) | {"spec": {"namespaceSelector": who, "resourceGroups": [covered]}}
+    parts.append(Part(grouped(kueue.api, "clusterqueues", ns), body))
+    body = _object(kueue.api, "LocalQueue", "cluster", labels, ns) | {"spec": {"clusterQueue": ns}}
+    parts.append(Part(grouped(kueue.api, "localqueues", "cluster", namespace=ns), body))
+    return tuple(parts)
+
+
+def outside(names: Names, cluster_id: str, kueue: Queueing) -> tuple[str, ...]:
+    """
+    Paths of what a cluster has outside its namespace, in the order it may be removed.
+    """
+    kinds = ["clusterqueues", "resourceflavors", *(["topologies"] if kueue.topology else [])]
+    return tuple(grouped(kueue.api, kind, names.namespace(cluster_id)) for kind in kinds)
+
+
+def toleration(cluster_id: str) -> dict[str, str]:
+    """
+    Lets a pod onto the cluster's nodes, and onto no other's.
+    """
+    return {"key": CLUSTER, "operator": "Equal", "value": cluster_id, "effect": "NoSchedule"}
+
+
+def _own_pods() -> Json:
+    peers: Iterable[Json] = [{"podSelector": {}}]
+    return {
+        "podSelector": {},
+        "policyTypes": ["Ingress", "Egress"],
+        "ingress": [{"from": list(peers)}],
+        "egress": [{"to": list(peers)}],
+    }
+
+
+def _outside(egress: Iterable[str]) -> Json:
+    """
+    Names are looked up at the cluster's own servers, which stand in kube-system; what the operator allows is allowed.
+    """
+    servers = {"namespaceSelector": {"matchLabels": {"kubernetes.io/metadata.name": "kube-system"}}}
+    ports = [{"port": 53, "protocol": protocol} for protocol in ("UDP", "TCP")]
+    rules: list[Json] = [{"to": [servers], "ports": ports}]
+    blocks = [{"ipBlock": {"cidr": one}} for one in egress]
+    return {"podSelector": {}, "policyTypes": ["Egress"], "egress": rules + ([{"to": blocks}] if blocks else [])}
+
+
+def _object(api: str, kind: str, name: str, labels: dict[str, str], ns: str = "") -> Json:
+    metadata: Json = {"name": name, "labels": dict(labels)} | ({"namespace": ns} if ns else {})
+    return {"apiVersion": api, "kind": kind, "metadata": metadata}
