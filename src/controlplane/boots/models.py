@@ -52,11 +52,12 @@ class BootRow(Base):
     __tablename__ = "boots"
     __table_args__ = (
         CheckConstraint("state IN ('made','fetched','reporting','ready','failed','ended')", name="state"),
-        CheckConstraint("purpose IN ('deploy','wipe','check','rescue')", name="purpose"),
+        CheckConstraint("purpose IN ('deploy','wipe','check','rescue','install')", name="purpose"),
         Index("uq_boots_open", "node_id", unique=True, postgresql_where=text("state <> 'ended'")),
         Index("ix_boots_node", "node_id", "id"),
         Index("ix_boots_address", "address", postgresql_where=text("state <> 'ended' AND address IS NOT NULL")),
         Index("ix_boots_blueprint", "blueprint_id"),
+        Index("ix_boots_image", "image_id", postgresql_where=text("image_id IS NOT NULL")),
         Index("ix_boots_allocation", "allocation_id", "id", postgresql_where=text("allocation_id IS NOT NULL")),
     )
 
@@ -71,7 +72,9 @@ class BootRow(Base):
     blueprint_id: Mapped[str | None] = mapped_column(ForeignKey("blueprints.id"))
     """What it is to be."""
     purpose: Mapped[str]
-    """deploy, wipe, check or rescue."""
+    """deploy, wipe, check, rescue or install."""
+    image_id: Mapped[str | None] = mapped_column(ForeignKey("images.id"))
+    """The image that it writes to the machine's disk, or that the machine starts from; none for others."""
     facts: Mapped[dict[str, Any]]
     """{hostname, instance_id, mac, network, tags}: what is true of this machine only."""
     address: Mapped[IPv4Address | IPv6Address | None] = mapped_column(INET())

@@ -77,6 +77,7 @@ class NodeSetRow(Base):
     __table_args__ = (
         UniqueConstraint("cluster_id", "name"),
         CheckConstraint("role IN ('worker','head','login')", name="role"),
+        Index("ix_node_sets_image", "image_id", postgresql_where=text("image_id IS NOT NULL")),
     )
 
     id: Mapped[str] = mapped_column(primary_key=True)
@@ -91,6 +92,8 @@ class NodeSetRow(Base):
     """worker; head or login of a Slurm of its owner's own."""
     blueprint_id: Mapped[str | None]
     """What its nodes boot with, where that differs from set to set."""
+    image_id: Mapped[str | None] = mapped_column(ForeignKey("images.id"))
+    """What is written to their disks; none: nothing, they run what their provider starts."""
     instance_type: Mapped[str]
     """What its nodes are."""
     count: Mapped[int]

@@ -271,6 +271,7 @@ class AllocationRow(Base):
         Index("ix_allocations_cluster", "cluster_id", "state"),
         Index("ix_allocations_tenant", "tenant_id", "id"),
         Index("uq_allocations_instance", "instance_id", unique=True),
+        Index("ix_allocations_image", "image_id", postgresql_where=text("image_id IS NOT NULL")),
     )
 
     id: Mapped[str] = mapped_column(primary_key=True)
@@ -309,6 +310,8 @@ class AllocationRow(Base):
     """Whether an update takes it out of its cluster."""
     blueprint_id: Mapped[str | None]
     """What the node boots with for this tenant, where we drive the machine ourselves."""
+    image_id: Mapped[str | None] = mapped_column(ForeignKey("images.id"))
+    """What is written to its disk for this tenant; none: nothing."""
     end_reason: Mapped[str] = mapped_column(server_default="")
     """`released`, `node_failed`, `cancelled`."""
 
