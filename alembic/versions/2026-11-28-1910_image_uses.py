@@ -2,7 +2,7 @@
 Images that are in use: node sets and allocations name the image on their disks, boots the one they install; what is used is not deleted.
 
 Revision ID: a7c41e90d2b5
-Revises: 5c1f0e8b72d4
+Revises: b7d4e19a52c6
 """
 
 import sqlalchemy as sa
@@ -10,7 +10,7 @@ import sqlalchemy as sa
 from alembic import op
 
 revision = "a7c41e90d2b5"
-down_revision = "5c1f0e8b72d4"
+down_revision = "b7d4e19a52c6"
 branch_labels = None
 depends_on = None
 

@@ -11,6 +11,7 @@ from typing import Any
 
 from sqlalchemy import Engine, Table
 
+from controlplane.boots import service as boots
 from controlplane.boots.states import BootLinks
 from controlplane.clusters import driving as cluster_driving
 from controlplane.clusters import placing
@@ -44,8 +45,8 @@ from controlplane.settings import Settings
 
 log = logging.getLogger(__name__)
 Nudge = Callable[[list[tuple[str, str]]], None]
-IMAGE_USES: Sequence[CountUses] = ()
-"""One count per kind of deployment that reads images; as long as there is none, nothing but its row keeps a content."""
+IMAGE_USES: Sequence[CountUses] = (boots.count_readers,)
+"""One count per kind of deployment that reads images."""
 
 
 def _no_nudge(hints: list[tuple[str, str]]) -> None:

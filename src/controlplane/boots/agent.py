@@ -224,7 +224,7 @@ def scripts(plan: dict[str, Any]) -> None:
     came of it is written beside the plan.
     """
     known = read_json(HOME / "scripts.json")
-    if known is not None and known["boot_id"] == plan["boot_id"]:
+    if known is not None and known["boot_id"] == plan["boot_id"] and known["over"]:
         return
     done: list[dict[str, Any]] = []
     if plan["files"]:
@@ -238,7 +238,8 @@ def scripts(plan: dict[str, Any]) -> None:
             )
         else:
             done.append(run_script(script, plan))
-    write_json(HOME / "scripts.json", {"boot_id": plan["boot_id"], "scripts": done})
+        write_json(HOME / "scripts.json", {"boot_id": plan["boot_id"], "scripts": done, "over": False})  # told while others run
+    write_json(HOME / "scripts.json", {"boot_id": plan["boot_id"], "scripts": done, "over": True})
 
 
 def run_script(script: dict[str, Any], plan: dict[str, Any]) -> dict[str, Any]:
@@ -251,6 +252,7 @@ def run_script(script: dict[str, Any], plan: dict[str, Any]) -> dict[str, Any]:
     shell = [BASH, "-c", STRICT, script["name"], str(line), str(text)] if Path(BASH).exists() else ["/bin/sh", "-e", str(text)]
     OUTPUTS.mkdir(mode=0o700, exist_ok=True)
     told = {"BOOT_CHECKS": str(HOME / "checks.jsonl"), "BOOT_OUTPUTS": str(OUTPUTS), "BOOT_PURPOSE": plan["purpose"]}
+    told["BOOT_URL"] = plan["url"]
     with output.open("wb") as out:
         child = subprocess.Popen(  # noqa: S603 - our own script
             shell, stdin=subprocess.DEVNULL, stdout=out, stderr=out, env={**os.environ, **told}, cwd="/", start_new_session=True

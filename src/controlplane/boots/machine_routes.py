@@ -25,6 +25,7 @@ from controlplane.boots.schemas import AppliedIn, ReportIn, read
 from controlplane.boots.seed import EMPTY, Content, Machine, by_path, look_up, meta_data, network_config, render, user_data
 from controlplane.boots.service import facts_of
 from controlplane.boots.states import BootLinks
+from controlplane.images import service as images
 from controlplane.kit.errors import FieldError, Invalid, NotFound, Unauthenticated, Unavailable
 from controlplane.kit.secrets import Sealer
 from controlplane.settings import Settings
@@ -171,6 +172,20 @@ def get_boot_seed_image(look: MachineLook, boot_id: str) -> MachineReply:
     reply = _ranged(burn(render(content, machine).documents()), look.request.headers.get("range", ""))
     _note_fetched(look, machine)
     return reply
+
+
+@routes.look(BOOT + "/image", credential="boot_token", admit=by_token, question=reporting.IMAGE, asked=_of_boot)
+def get_boot_image(look: MachineLook, boot_id: str) -> MachineReply:
+    """
+    The image that this boot installs, whole or in the part that Range names; nothing for any other boot, or once it has its outcome.
+    """
+    del boot_id
+    depot, headers = look.request.scope["app"].state.edge.images, look.request.headers
+    if depot is None:
+        raise Unavailable("This installation keeps no images.", code="no_image_store")
+    content = images.Content(look.row.image_id, look.row.size_bytes, look.row.sha256)
+    served = images.serve(depot.store, content, images.Asked(headers.get("range"), headers.get("if-range")))
+    return MachineReply(b"", OCTETS, served.status, served.headers, served.pieces)
 
 
 @routes.look(BOOT + "/files", credential="boot_token", admit=by_token, question=reporting.FILES, asked=_of_version)

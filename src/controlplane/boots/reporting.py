@@ -15,12 +15,13 @@ from sqlalchemy.orm import Session
 
 from controlplane.boots import repository
 from controlplane.boots.errors import BootSettled, OutputTaken, WrongMachine
-from controlplane.boots.seed import OWN, Content, Machine, own_scripts
+from controlplane.boots.seed import Content, Machine, own_names, own_scripts
 from controlplane.boots.service import append_console, facts_of, open_content
 from controlplane.boots.states import (
     SSH_KEY,
     BootLinks,
     CheckOutput,
+    DiskImage,
     NodeFile,
     Outcome,
     Report,
@@ -44,6 +45,8 @@ WHOLLY = repository.WHOLE_ERRAND
 """The boot with its blueprint's content while its machine may ask for it: parameter `id`, one row at most."""
 FILES = repository.FILES_ERRAND
 """(version, files) of the boot's blueprint, files None at the version `known`: parameters `id` and `known`, one row at most."""
+IMAGE = repository.IMAGE_ERRAND
+"""(image_id, size_bytes, sha256) of what the boot installs, until it has its outcome: parameter `id`, one row at most."""
 NOTE_FETCHED = repository.FETCHED_ERRAND
 """The machine has taken its user-data: parameter `id`; only the first time counts."""
 LARGEST_OUTPUT_BYTES = 8 * 1024 * 1024
@@ -65,7 +68,8 @@ def content_of(row: Any, sealer: Sealer, links: BootLinks) -> tuple[Content, Mac
     boot_id = row.id
     machine = Machine(boot_id, links.url(boot_id), row.purpose, facts_of(row), is_new=row.state == "made")
     if row.blueprint_id is None or row.sealed is None:
-        return Content(scripts=own_scripts(machine.purpose, machine.facts, row.burn_in)), machine
+        image = None if row.sha256 is None else DiskImage(row.arch, row.size_bytes, row.sha256)
+        return Content(scripts=own_scripts(machine.purpose, machine.facts, row.burn_in, image)), machine
     told, secret_files, scripts = open_content(sealer, row.blueprint_id, row.sealed)
     if machine.purpose == "rescue":
         return Content(login=told["login"], ssh_keys=tuple(told["ssh_keys"])), machine
@@ -230,7 +234,7 @@ def _expected(row: Row[Any]) -> Sequence[str]:
     """
     if row.purpose == "rescue":
         return ()
-    return row.scripts or ([row.purpose] if row.purpose in OWN and row.blueprint_id is None else ())
+    return row.scripts or (own_names(row.purpose) if row.blueprint_id is None else ())
 
 
 def _known(row: Row[Any] | None) -> Row[Any]:

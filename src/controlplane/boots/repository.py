@@ -42,11 +42,11 @@ END_OF_NODES = text(
 ).bindparams(bindparam("nodes", expanding=True))
 ADD = text(
     """
-    INSERT INTO boots (id, node_id, allocation_id, tenant_id, blueprint_id, purpose, facts, address, burn_in, expires_at)
+    INSERT INTO boots (id, node_id, allocation_id, tenant_id, blueprint_id, purpose, facts, address, burn_in, image_id, expires_at)
     SELECT n.id, n.node_id, n.allocation_id, n.tenant_id, n.blueprint_id, n.purpose, n.facts, CAST(n.address AS inet), n.burn_in,
-      cp_clock() + make_interval(secs => n.within_s)
+      n.image_id, cp_clock() + make_interval(secs => n.within_s)
     FROM jsonb_to_recordset(CAST(:boots AS jsonb)) AS n(id text, node_id text, allocation_id text, tenant_id text, blueprint_id text,
-      purpose text, facts jsonb, address text, burn_in jsonb, within_s double precision)
+      purpose text, facts jsonb, address text, burn_in jsonb, image_id text, within_s double precision)
     LEFT JOIN blueprints p ON p.id = n.blueprint_id
     WHERE n.blueprint_id IS NULL OR (p.id IS NOT NULL AND (p.tenant_id IS NULL OR p.tenant_id = n.tenant_id))
     RETURNING id
@@ -101,7 +101,7 @@ def reopen_last_good(session: Session, node_id: str, allocation_id: str) -> str 
 VIEWS = """
 SELECT b.id, b.node_id, b.purpose, b.state, b.stages, b.failure_code, b.failure, b.checks, b.created_at, b.expires_at, b.fetched_at,
   b.phoned_at, b.ready_at, b.ended_at, b.host_keys, b.applied_version, b.apply_failure, b.allocation_id, b.tenant_id,
-  b.console_bytes, b.burn_in, coalesce(p.version, 0) AS version,
+  b.console_bytes, b.burn_in, b.image_id, coalesce(p.version, 0) AS version,
   coalesce((SELECT jsonb_agg(jsonb_build_object('name', o.name, 'figures', o.figures, 'failure', o.failure, 'at', o.at) ORDER BY o.name)
     FROM boot_outputs o WHERE o.boot_id = b.id), '[]'::jsonb) AS outputs,
   b.state IN ('made', 'fetched', 'reporting') AND b.expires_at <= cp_clock() AS late
@@ -144,7 +144,7 @@ def page_of_node(session: Session, node_id: str, ask: PageAsk) -> Page[str]:
     return fetch_page(session, select(BootRow.id).where(BootRow.node_id == node_id), BootRow.id.expression, ask)
 
 
-TENANTS = ("deploy", "rescue")
+TENANTS = ("deploy", "rescue", "install")
 """Purposes of boots that run for the tenant of an allocation."""
 
 
@@ -179,7 +179,8 @@ BRIEF = text(
 LOCKED = text(f"{BRIEF.text} FOR UPDATE OF b")
 WHOLE = text(
     f"""
-    SELECT {COLUMNS}, p.sealed, p.files, p.version FROM boots b LEFT JOIN blueprints p ON p.id = b.blueprint_id
+    SELECT {COLUMNS}, p.sealed, p.files, p.version, i.arch, i.size_bytes, i.sha256
+    FROM boots b LEFT JOIN blueprints p ON p.id = b.blueprint_id LEFT JOIN images i ON i.id = b.image_id
     WHERE b.id = :id AND {KNOWN}
     """
 )
@@ -191,7 +192,23 @@ FILES = text(
     """
 )
 
+IMAGE = text(
+    f"""
+    SELECT i.id AS image_id, i.size_bytes, i.sha256 FROM boots b JOIN images i ON i.id = b.image_id
+    WHERE b.id = :id AND b.purpose = 'install' AND b.state NOT IN ('ready', 'failed') AND i.actual_sha256 = i.sha256 AND {KNOWN}
+    """
+)
+READERS = text(f"SELECT count(*) FROM boots b WHERE b.image_id = :image AND b.purpose = 'install' AND {KNOWN}")
+
 BRIEF_ERRAND, WHOLE_ERRAND, FILES_ERRAND = Errand.of(BRIEF), Errand.of(WHOLE), Errand.of(FILES)
+IMAGE_ERRAND = Errand.of(IMAGE)
+
+
+def count_readers(session: Session, image_id: str) -> int:
+    """
+    How many machines may still read the image's content.
+    """
+    return int(session.execute(READERS, {"image": image_id}).scalar_one())
 
 
 def find_known(session: Session, boot_id: str, *, lock: bool = False) -> Row[Any] | None:

@@ -24,7 +24,7 @@ from functools import cache
 from importlib.resources import files
 from typing import Any
 
-from controlplane.boots.states import Facts, NodeFile, Purpose, Script
+from controlplane.boots.states import DiskImage, Facts, NodeFile, Purpose, Script
 
 POLL_S = 10.0
 """How often a running machine asks for changed files."""
@@ -118,13 +118,27 @@ class Seed:
 
 OWN: Mapping[Purpose, float] = {"wipe": 12 * 3600.0, "check": 900.0}
 """Purposes of our own, whose one script has their name and may take so many seconds, a check besides what its tests may take."""
+INSTALLING: Mapping[str, float] = {"disk": 300.0, "image": 2 * 3600.0, "verify": 2 * 3600.0}
+"""The scripts of an installation, in order, and how many seconds each may take."""
 
 
-def own_scripts(purpose: Purpose, facts: Facts, burn_in: Sequence[Mapping[str, Any]] = ()) -> tuple[Script, ...]:
+def own_names(purpose: Purpose) -> tuple[str, ...]:
+    """
+    The names of what a boot without a blueprint runs.
+    """
+    return tuple(INSTALLING) if purpose == "install" else (purpose,) if purpose in OWN else ()
+
+
+def own_scripts(
+    purpose: Purpose, facts: Facts, burn_in: Sequence[Mapping[str, Any]] = (), image: DiskImage | None = None
+) -> tuple[Script, ...]:
     """
     What a boot without a blueprint runs: for a wipe or a check our own script, told what the operator knows of the machine and, for a
     check, which tests it runs: a line `name limit_s amount` for each. It may take as long as they may, and as long as it may without.
+    An installation runs a script for each of its stages.
     """
+    if purpose == "install" and image is not None:
+        return tuple(Script(name, _installing(name, facts, image), limit_s) for name, limit_s in INSTALLING.items())
     if purpose not in OWN:
         return ()
     known = f"EXPECTED_GPUS={int(facts.tags.get('gpus', '0'))}\nDISKLESS={'yes' if facts.tags.get('diskless') == 'yes' else 'no'}\n"
@@ -133,6 +147,15 @@ def own_scripts(purpose: Purpose, facts: Facts, burn_in: Sequence[Mapping[str, A
         known += "BURN_IN=" + shlex.quote("\n".join(tests)) + "\n"
     text = (files("controlplane.boots") / "scripts" / f"{purpose}.sh").read_text(encoding="utf-8")
     return (Script(purpose, known + text, OWN[purpose] + sum(float(one["limit_s"]) for one in burn_in)),)
+
+
+def _installing(verb: str, facts: Facts, image: DiskImage) -> str:
+    program = (files("controlplane.boots") / "scripts" / "image.py").read_text(encoding="utf-8")
+    known = f"IMAGE_ARCH={image.arch} IMAGE_SIZE_BYTES={image.size_bytes} IMAGE_SHA256={image.sha256}"
+    return (
+        f"export {known} ROOT_DISK={shlex.quote(facts.tags.get('root_disk', ''))}\n"
+        f"python3 - {verb} <<'END-OF-PROGRAM'\n{program}END-OF-PROGRAM\n"
+    )
 
 
 def render(content: Content, machine: Machine) -> Seed:

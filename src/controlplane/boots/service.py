@@ -50,6 +50,7 @@ __all__ = [
     "boots_of_allocation",
     "console_of",
     "console_of_allocation",
+    "count_readers",
     "end",
     "kind_of",
     "list_boots",
@@ -63,6 +64,7 @@ __all__ = [
 TABLE, COLUMN = "blueprints", "sealed"
 MOST_CONSOLE_BYTES = 1024 * 1024
 MOST_CONSOLE_PIECES = 2000
+count_readers = repository.count_readers
 LARGEST_PIECE_BYTES = 64 * 1024
 READ_PIECES = 64
 PATH = re.compile(r"/[^\x00-\x1f\x7f]{1,1000}", re.ASCII)
@@ -282,6 +284,7 @@ def _view(row: Row[Any]) -> BootView:
         applied_version=row.applied_version,
         apply_failure=row.apply_failure,
         burn_in=tuple(row.burn_in),
+        image_id=row.image_id,
         outputs=tuple(CheckOutput(**one | {"at": datetime.fromisoformat(one["at"])}) for one in row.outputs),
     )
 

@@ -16,8 +16,8 @@ from cryptography.hazmat.primitives.kdf.hkdf import HKDF
 
 from controlplane.kit.ids import is_id
 
-Purpose = Literal["deploy", "wipe", "check", "rescue"]
-PURPOSES: tuple[Purpose, ...] = ("deploy", "wipe", "check", "rescue")
+Purpose = Literal["deploy", "wipe", "check", "rescue", "install"]
+PURPOSES: tuple[Purpose, ...] = ("deploy", "wipe", "check", "rescue", "install")
 BootState = Literal["made", "fetched", "reporting", "ready", "failed", "ended"]
 BOOT_STATES: tuple[BootState, ...] = ("made", "fetched", "reporting", "ready", "failed", "ended")
 """made: nothing was fetched yet; fetched: the machine has its user-data; reporting: it has spoken; ready and failed: it has its
@@ -113,6 +113,20 @@ class Facts:
 
 
 @dataclass(frozen=True, slots=True)
+class DiskImage:
+    """
+    What is to be written to a machine's disk, as it is.
+    """
+
+    arch: str
+    """Of the machines that it is for, as `uname -m` says it."""
+    size_bytes: int
+    """Its size."""
+    sha256: str
+    """Its digest, 64 hexadecimal digits."""
+
+
+@dataclass(frozen=True, slots=True)
 class NewBoot:
     """
     A machine is about to be switched on.
@@ -134,6 +148,8 @@ class NewBoot:
     """What it is to be."""
     burn_in: tuple[Mapping[str, Any], ...] = ()
     """What a check is to run: {name, required, limit_s, amount} each."""
+    image_id: str | None = None
+    """What it writes to the disk, or what the machine starts from."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -212,6 +228,8 @@ class BootView:
     """What a check was to run: {name, required, limit_s, amount} each."""
     outputs: tuple[CheckOutput, ...] = ()
     """What it sent of that."""
+    image_id: str | None = None
+    """What it writes to the disk, or what the machine starts from."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,6 +10,8 @@ from sqlalchemy.orm import Session
 from controlplane.boots import service as boots
 from controlplane.catalog import service as catalog
 from controlplane.clusters.states import Order, SetOrder
+from controlplane.images import service as images
+from controlplane.kit.access import Principal
 from controlplane.kit.errors import FieldError, Invalid, NoCapacity
 from controlplane.nodes import service as nodes
 
@@ -43,6 +45,24 @@ def check_order(session: Session, order: Order) -> dict[str, catalog.InstanceTyp
     if unknown:
         raise Invalid(unknown[0].message, errors=unknown)
     return facts
+
+
+def check_images(session: Session, principal: Principal, tenant_id: str, order: Order) -> None:
+    """
+    Every image that the order names may be used by it, is used from now on, and somebody in the site installs images. Raises Invalid for
+    images that the caller does not see or that go on no disk, NotReady, NoCapacity.
+    """
+    for place, one in enumerate(order.sets):
+        if one.image is None:
+            continue
+        where = f"body.spec.node_sets.{place}.image"
+        if not order.opens_nodes:
+            words = f"The nodes of a {order.kind} cluster have no image of one's own."
+            raise Invalid(words, errors=[FieldError(where, "image_not_taken", words)])
+        images.use_disk_image(session, principal, one.image, where)
+    pools = nodes.read_pools(session, [order.site]) if order.has_images else ()
+    if order.has_images and not any(nodes.installs_images(pool) and not set(pool.tenants) - {tenant_id} for pool in pools):
+        raise NoCapacity(f"No provider in {order.site} installs images.", code="product_not_available")
 
 
 def _check_roles(order: Order) -> list[FieldError]:

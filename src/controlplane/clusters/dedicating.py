@@ -84,6 +84,7 @@ def establish(
     roles: Mapping[str, tuple[Role, str]],
     login: tuple[Sequence[str], str],
     wanted: Options,
+    has_images: bool = False,
 ) -> Founding:
     """
     The cluster has keys of its own, sealed, a scheduler that only it uses, and for each node set what its machines boot with.
@@ -91,11 +92,13 @@ def establish(
     Args:
         roles: by node set name: the role, and the instance type.
         login: SSH keys and user-data of its owner.
+        has_images: whether images of its owner's choice are written to disks.
 
     Raises NoCapacity where nobody offers it.
     """
     worker_types = {kind for role, kind in roles.values() if role == "worker"}
-    pool = find_pool(nodes.read_pools(session, [site]), tenant_id, site, worker_types, wanted)
+    pools = [one for one in nodes.read_pools(session, [site]) if not has_images or nodes.installs_images(one)]
+    pool = find_pool(pools, tenant_id, site, worker_types, wanted)
     if pool is None:
         words = f"No provider in {site} makes Slurm clusters of their own of {' and '.join(sorted(worker_types))}."
         raise NoCapacity(words, code="product_not_available")

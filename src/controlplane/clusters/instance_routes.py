@@ -15,6 +15,7 @@ from controlplane.clusters.instance_schemas import (
     InstanceConsoleOut,
     InstanceOut,
     InstancesOut,
+    ReinstallImage,
     console_out,
     instance_out,
 )
@@ -102,9 +103,9 @@ def get_instance_console(
     return console_out(instances.read_console(call.session, call.principal, project_id, cluster_id, instance_id, boot, after))
 
 
-def _act(call: Call, project_id: str, cluster_id: str, instance_id: str, verb: str) -> Reply:
+def _act(call: Call, project_id: str, cluster_id: str, instance_id: str, verb: str, *, image_id: str | None = None) -> Reply:
     call.audit_target, call.audit_detail = instance_id, {"action": verb, "cluster_id": cluster_id}
-    begun = instances.act(call.session, call.principal, project_id, cluster_id, instance_id, verb, call.check_version)
+    begun = instances.act(call.session, call.principal, project_id, cluster_id, instance_id, verb, call.check_version, image_id)
     call.nudge("node", begun.node_id)
     headers = {"Location": f"/v1/operations/{begun.operation_id}"}
     return Reply(instance_out(begun.instance), headers=headers, etag=begun.version)
@@ -158,12 +159,13 @@ def start_instance(call: Call, project_id: str, cluster_id: str, instance_id: st
 
 
 @_verb("reinstall", "Reinstall a node")
-def reinstall_instance(call: Call, project_id: str, cluster_id: str, instance_id: str) -> Reply:
+def reinstall_instance(call: Call, project_id: str, cluster_id: str, instance_id: str, image: ReinstallImage = None) -> Reply:
     """
-    The machine is deployed anew from its order's login and user-data, as a new instance to cloud-init. Its disks are not wiped: what was on
-    them is the tenant's own. If it does not come up it is left stopped. Bare metal only. Needs If-Match with the cluster's version.
+    The machine is deployed anew from its order's login and user-data, as a new instance to cloud-init, with its image or, where `image`
+    names one, with that. Its disks are not wiped: what was on them is the tenant's own. If it does not come up it is left stopped. Bare
+    metal only. Needs If-Match with the cluster's version.
     """
-    return _act(call, project_id, cluster_id, instance_id, "reinstall")
+    return _act(call, project_id, cluster_id, instance_id, "reinstall", image_id=image)
 
 
 @_verb("rescue", "Start a node's rescue system")

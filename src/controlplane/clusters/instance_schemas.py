@@ -21,6 +21,17 @@ BootId = Annotated[
 After = Annotated[int, Query(ge=0, le=2**53, description="Only output from this byte on; 0 for all that is kept.", examples=[0])]
 
 
+ReinstallImage = Annotated[
+    str | None,
+    Query(
+        min_length=1,
+        max_length=40,
+        description="A ready image that is written to the disk instead of the one that was.",
+        examples=["img_01k5x7p3r8w2v6t9q4n0m1c2d3"],
+    ),
+]
+
+
 class InstanceOut(Out):
     """
     One node of a cluster as its tenant knows it.
@@ -40,6 +51,10 @@ class InstanceOut(Out):
     address: str | None = Field(
         description="Where it is reached once it is active; null where nodes are not the tenant's to log in to.",
         examples=["10.1.7.41"],
+    )
+    image: str | None = Field(
+        description="The image that is, or is being, installed on its disk; null where none is.",
+        examples=["img_01k5x7p3r8w2v6t9q4n0m1c2d3"],
     )
     operation: str | None = Field(description="The action under way on it, if any.", examples=["opr_01k5x7p3r8w2v6t9q4n0m1c2d3"])
 
@@ -80,7 +95,7 @@ class InstanceBootOut(Out):
     """
 
     id: str = Field(description="`bot_…`.", examples=["bot_01k5x7p3r8w2v6t9q4n0m1c2d3"])
-    purpose: str = Field(description="What for: deploy or rescue.", examples=["deploy"])
+    purpose: str = Field(description="What for: install (an image), deploy or rescue.", examples=["deploy"])
     state: str = Field(description="made, fetched, reporting, ready, failed or ended.", examples=["ready"])
     failure_code: str = Field(description="Why it failed, by a stable code; empty while it has not.", examples=[""])
     failure: str = Field(description="The same in words.", examples=[""])
@@ -116,6 +131,7 @@ def instance_out(view: Any) -> InstanceOut:
         machine=view.row.node_state,
         leaving=allocation.leaving,
         address=view.row.address if allocation.state == "active" and allocation.blueprint_id is not None else None,
+        image=allocation.image_id,
         operation=view.operation_id,
     )
 

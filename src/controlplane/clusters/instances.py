@@ -15,6 +15,7 @@ from controlplane.clusters.errors import NotChangeable
 from controlplane.clusters.models import ClusterRow
 from controlplane.clusters.service import CHANGEABLE
 from controlplane.clusters.states import BARE
+from controlplane.images import service as images
 from controlplane.kit.access import Principal
 from controlplane.kit.errors import NotFound
 from controlplane.kit.operations import active_on
@@ -91,10 +92,12 @@ def act(
     instance_id: str,
     verb: str,
     version: Callable[[int], None],
+    image_id: str | None = None,
 ) -> Begun:
     """
-    The verb is under way. Raises NotFound, NotChangeable where the cluster is not in use, OperationActive, NotOffered, WrongState, and what
-    `version` raises of the cluster's version.
+    The verb is under way, with an image where it installs another. Raises NotFound, NotChangeable where the cluster is not in use,
+    OperationActive, NotOffered, WrongState, Invalid or NotReady for an image that cannot be used, and what `version` raises of the
+    cluster's version.
     """
     principal.check_project(project_id)
     cluster = repository.get_cluster(session, project_id, cluster_id, lock=True)
@@ -106,7 +109,9 @@ def act(
         raise error
     if verb == REINSTALL and _is_head(session, cluster, member):
         raise NotOffered(KEEPS_JOBS, allowed=[one for one in ACTIONS if one != REINSTALL])
-    begun = nodes.act_on_instance(session, member[0].id, verb, by=principal.id)
+    if image_id is not None:
+        images.use_disk_image(session, principal, image_id, "query.image")
+    begun = nodes.act_on_instance(session, member[0].id, verb, by=principal.id, image_id=image_id)
     if begun is None:
         raise NotFound
     operation_id, node_id = begun

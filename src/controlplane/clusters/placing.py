@@ -196,9 +196,12 @@ def _pool_for(order: Order, pools: Sequence[Any]) -> Any:
     """
     The provider that shall make the cluster: its present one, or the first in the site that makes this product for this tenant.
     """
+    has_images = any(one.image_id for one, _ in order.lacking)
     product = NEEDS_MACHINES_ONLY if order.row["slurm"] is not None else order.row["kind"]
     for pool in pools:
         if order.row["provider_id"] is not None and pool.id != order.row["provider_id"]:
+            continue
+        if has_images and not nodes.installs_images(pool):
             continue
         products = pool.capabilities.get("products", [])
         others = set(pool.tenants) - {order.row["tenant_id"]}
@@ -233,6 +236,7 @@ def _settle(session: Session, order: Order, answer: Placement | Refusal, pool: A
             reseller_id=order.row["reseller_id"],
             project_id=order.row["project_id"],
             blueprint_id=by_name[name].blueprint_id or order.row["blueprint_id"],
+            image_id=by_name[name].image_id,
         )
         for name, ids in answer.nodes.items()
         for node_id in ids

@@ -10,7 +10,7 @@ from sqlalchemy.orm import Session
 
 from controlplane.catalog import service as catalog
 from controlplane.clusters import dedicating
-from controlplane.clusters.checking import check_order
+from controlplane.clusters.checking import check_images, check_order
 from controlplane.clusters.states import Order
 from controlplane.identity import service as identity
 from controlplane.kit.access import Principal
@@ -47,6 +47,7 @@ def plan(session: Session, principal: Principal, project_id: str, order: Order) 
     """
     project = identity.get_project(session, principal, project_id)
     facts = check_order(session, order)
+    check_images(session, principal, project.tenant_id, order)
     pools = _pools(session, project.tenant_id, order)
     price = _price(session, project.tenant_id, order, facts)
     if not pools:
@@ -67,7 +68,7 @@ def _pools(session: Session, tenant_id: str, order: Order) -> list[Any]:
     """
     The providers that make the product for this tenant, the one that an order would take first.
     """
-    known = nodes.read_pools(session, [order.site])
+    known = [one for one in nodes.read_pools(session, [order.site]) if not order.has_images or nodes.installs_images(one)]
     if order.slurm is not None:
         types = {one.instance_type for one in order.sets if one.role == "worker"}
         found = dedicating.find_pool(known, tenant_id, order.site, types, order.slurm)

@@ -41,7 +41,7 @@ def sets_of(session: Session, cluster_ids: Sequence[str]) -> dict[str, list[Node
 
 BESIDE = text(
     """
-    SELECT s.id, s.cluster_id, s.name, s.instance_type, s.count, s.gpus, s.role,
+    SELECT s.id, s.cluster_id, s.name, s.instance_type, s.count, s.gpus, s.role, s.image_id,
       (SELECT count(*) FROM allocations a WHERE a.cluster_id = s.cluster_id AND a.state = 'active' AND a.node_set_id = s.id) AS ready,
       (SELECT o.id FROM operations o WHERE o.resource_id = s.cluster_id AND o.state IN ('pending', 'running', 'needs_attention')
       ) AS operation_id
@@ -57,11 +57,11 @@ def read_beside(session: Session, cluster_ids: Sequence[str]) -> dict[str, tuple
     found: dict[str, tuple[list[SetView], dict[str, int], str | None]] = {one: ([], {}, None) for one in cluster_ids}
     if not cluster_ids:
         return found
-    for set_id, cluster_id, name, kind, count, gpus, role, ready_nodes, operation_id in session.execute(
+    for set_id, cluster_id, name, kind, count, gpus, role, image, ready_nodes, operation_id in session.execute(
         BESIDE, {"ids": list(cluster_ids)}
     ):
         sets, ready, _ = found[cluster_id]
-        sets.append(SetView(set_id, name, kind, count, gpus, role))
+        sets.append(SetView(set_id, name, kind, count, gpus, role, image))
         ready[set_id] = ready_nodes
         found[cluster_id] = (sets, ready, operation_id)
     return found

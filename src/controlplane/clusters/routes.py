@@ -30,7 +30,10 @@ ONE = BASE + "/{cluster_id}"
 
 
 def _order(body: ClusterCreate) -> service.Order:
-    sets = tuple(service.SetOrder(one.name, one.instance_type, one.count, one.role) for one in body.spec.node_sets)
+    sets = tuple(
+        service.SetOrder(one.name, one.instance_type, one.count, one.role, one.image or body.spec.image)
+        for one in body.spec.node_sets
+    )
     wanted = body.spec.login
     login = None
     if wanted is not None:

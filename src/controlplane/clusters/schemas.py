@@ -31,6 +31,9 @@ SshKey = Annotated[
 UserData = Annotated[SecretStr, Field(min_length=1, max_length=65536, examples=["#cloud-config\npackages: [htop]\n"])]
 
 
+ImageId = Annotated[str, StringConstraints(min_length=1, max_length=40)]
+
+
 class NodeSetSpec(Body):
     """
     Identical nodes inside a cluster.
@@ -44,6 +47,7 @@ class NodeSetSpec(Body):
         description="What the nodes are in a Slurm of one's own: one head, workers, logins if wanted.",
         examples=["worker"],
     )
+    image: ImageId | None = Field(default=None, description="Instead of `spec.image` for these nodes.", examples=[None])
 
 
 class SlurmIn(Body):
@@ -84,6 +88,12 @@ class ClusterSpecIn(Body):
     slurm: SlurmIn | None = Field(
         default=None,
         description="For kind slurm: a Slurm of one's own instead of a part of a shared one; needs a head and a login.",
+    )
+    image: ImageId | None = Field(
+        default=None,
+        description="For bare metal and for a Slurm of one's own: a ready image, yours or a public one, that is written to the nodes' "
+        "disks. Without one they run what their provider starts.",
+        examples=["img_01k5x7p3r8w2v6t9q4n0m1c2d3"],
     )
 
 
@@ -133,6 +143,7 @@ class NodeSetOut(Out):
     ready: int = Field(description="How many are deployed.", examples=[4])
     gpus_per_node: int = Field(description="GPUs of each node.", examples=[8])
     role: SetRole = Field(description="worker; head or login of a Slurm of one's own.", examples=["worker"])
+    image: str | None = Field(description="The image on their disks; null where none is installed.", examples=[None])
 
 
 class SlurmOut(Out):
@@ -256,6 +267,7 @@ def cluster_out(view: Any) -> ClusterOut:
             ready=view.ready.get(one.id, 0),
             gpus_per_node=one.gpus,
             role=one.role,
+            image=one.image,
         )
         for one in view.sets
     ]

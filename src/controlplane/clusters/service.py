@@ -14,7 +14,7 @@ from sqlalchemy.orm import Session
 from controlplane.boots import service as boots
 from controlplane.catalog import service as catalog
 from controlplane.clusters import dedicating, driving, repository
-from controlplane.clusters.checking import check_order, refuse_if_hopeless
+from controlplane.clusters.checking import check_images, check_order, refuse_if_hopeless
 from controlplane.clusters.driving import return_quota
 from controlplane.clusters.errors import NotChangeable
 from controlplane.clusters.models import ClusterRow, NodeSetRow
@@ -94,6 +94,7 @@ def order_cluster(
     """
     project = identity.hold_project(session, principal, project_id)
     facts = check_order(session, order)
+    check_images(session, principal, project.tenant_id, order)
     refuse_if_hopeless(session, order)
     cluster_id = new_id("clu")
     needs = [
@@ -166,6 +167,7 @@ def _establish(
         roles={one.name: (one.role, one.instance_type) for one in order.sets},
         login=(order.login.ssh_keys, order.login.user_data),
         wanted=order.slurm,
+        has_images=order.has_images,
     )
 
 
@@ -180,6 +182,7 @@ def _insert_sets(
             "name": one.name,
             "role": one.role,
             "blueprint_id": blueprints.get(one.name),
+            "image_id": one.image,
             "instance_type": one.instance_type,
             "count": one.count,
             "gpus": facts[one.instance_type].gpus,
@@ -189,7 +192,8 @@ def _insert_sets(
         for one in order.sets
     ]
     session.execute(insert(NodeSetRow.__table__), values)  # type: ignore[arg-type]
-    return [SetView(one["id"], one["name"], one["instance_type"], one["count"], one["gpus"], one["role"]) for one in values]
+    shown = ("id", "name", "instance_type", "count", "gpus", "role", "image_id")
+    return [SetView(*(one[name] for name in shown)) for one in values]
 
 
 def get_cluster(session: Session, principal: Principal, project_id: str, cluster_id: str) -> ClusterView:

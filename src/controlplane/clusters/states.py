@@ -120,6 +120,8 @@ class SetView:
     """GPUs of one of its nodes."""
     role: str = "worker"
     """worker; head or login of a Slurm of its owner's own."""
+    image: str | None = None
+    """What is written to their disks."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -250,6 +252,8 @@ class SetOrder:
     """How many."""
     role: Role = "worker"
     """head and login: parts of a Slurm of one's own."""
+    image: str | None = None
+    """What is written to their disks; none: nothing."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -293,6 +297,13 @@ class Order:
         Whether the nodes are their owner's to log in to.
         """
         return self.kind == BARE or self.slurm is not None
+
+    @property
+    def has_images(self) -> bool:
+        """
+        Whether images are to be written to disks.
+        """
+        return any(one.image for one in self.sets)
 
     @property
     def spec(self) -> dict[str, Any]:

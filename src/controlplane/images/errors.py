@@ -32,6 +32,15 @@ class NotReady(Conflict):
     title = "The image is not ready"
 
 
+class ImageInUse(Conflict):
+    """
+    A cluster, or a machine that a tenant holds, uses the image.
+    """
+
+    code = "image_in_use"
+    title = "The image is in use"
+
+
 class ContentHeld(Conflict):
     """
     Somebody else writes or checks the content at this moment.

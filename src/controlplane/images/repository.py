@@ -19,11 +19,12 @@ from controlplane.kit.paging import Page, PageAsk, fetch_page
 
 LONGEST_CHECK = timedelta(seconds=LONGEST_CHECK_S)
 SHARED = text("SELECT pg_advisory_xact_lock_shared(hashtextextended(:name, 0))")
+IN_USE = text("SELECT cp_image_in_use(:id)")
 ALONE = text("SELECT pg_advisory_xact_lock(hashtextextended(:name, 0))")
 OF_DELETED_TENANTS = text(
     """
     SELECT i.id FROM images i JOIN tenants t ON t.id = i.tenant_id
-    WHERE t.state = 'deleted' AND i.state <> 'deleted' ORDER BY i.id LIMIT :most
+    WHERE t.state = 'deleted' AND i.state <> 'deleted' AND NOT cp_image_in_use(i.id) ORDER BY i.id LIMIT :most
     """
 )
 
@@ -84,6 +85,13 @@ def lock_uses(session: Session, image_id: str, *, alone: bool) -> None:
     uses public images, and may lock only its own.
     """
     session.execute(ALONE if alone else SHARED, {"name": f"image-uses:{image_id}"})
+
+
+def is_used(session: Session, image_id: str) -> bool:
+    """
+    Whether a cluster's order names the image, or a held machine has it; whosever they are. A trigger asks the same.
+    """
+    return bool(session.execute(IN_USE, {"id": image_id}).scalar_one())
 
 
 def find_any(session: Session, image_id: str) -> ImageRow | None:

@@ -125,7 +125,7 @@ def update_image(call: Call, image_id: str, body: ImageUpdate) -> Reply:
 @endpoint(router, "DELETE", IMAGE, permission="images:delete", status=204, summary="Delete an image", problems=(409, 412, 428))
 def delete_image(call: Call, image_id: str) -> Reply:
     """
-    The image is gone, whatever its state, and its bytes are given back to the quota. Deployments under way read it to the end.
+    The image is gone, whatever its state, and its bytes are given back to the quota. One that a cluster uses is not: 409 `image_in_use`.
     """
     return _deleted(call, image_id)
 
@@ -259,7 +259,7 @@ def update_any_image(call: Call, image_id: str, body: AnyImageUpdate) -> Reply:
 )
 def delete_any_image(call: Call, image_id: str) -> Reply:
     """
-    The image is gone, whosever it was and whatever its state. Deployments under way read it to the end.
+    The image is gone, whosever it was and whatever its state. One that a cluster uses is not: 409 `image_in_use`.
     """
     return _deleted(call, image_id)
 

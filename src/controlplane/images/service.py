@@ -12,7 +12,7 @@ from sqlalchemy.orm import Session
 
 from controlplane.identity import service as identity
 from controlplane.images import repository
-from controlplane.images.errors import NotReady, NotUploading, WrongOffset
+from controlplane.images.errors import ImageInUse, NotReady, NotUploading, WrongOffset
 from controlplane.images.models import ImageRow
 from controlplane.images.serving import Asked, Content, Served, serve
 from controlplane.images.states import IMAGE_STATES, Changes, ImageFilter, NewImage
@@ -42,9 +42,12 @@ __all__ = [
     "serve",
     "store_chunk",
     "update_image",
+    "use_disk_image",
     "use_image",
 ]
 CheckVersion = Callable[[int], None]
+INSTALLABLE = ("raw",)
+"""Formats that stand on a disk as they are."""
 LIVE = tuple(name for name in IMAGE_STATES.by_name if name != "deleted")
 
 
@@ -114,11 +117,14 @@ def update_image(session: Session, principal: Principal, image_id: str, changes:
 
 def delete_image(session: Session, principal: Principal, image_id: str, check: CheckVersion) -> None:
     """
-    The image is gone and its bytes are given back to the quota, whatever its state; its content goes later, when nothing reads it any
-    more. Raises NotFound, Forbidden and what `check` raises.
+    The image is gone and its bytes are given back to the quota, unless something uses it; its content goes later, when nothing reads it
+    any more. Raises NotFound, Forbidden, ImageInUse and what `check` raises.
     """
     row = _owned(session, principal, image_id)
     check(row.version)
+    repository.lock_uses(session, row.id, alone=True)
+    if repository.is_used(session, row.id):
+        raise ImageInUse("A cluster uses the image; delete it once no cluster does.")
     bury(session, row.id, "Deleted by its owner." if row.tenant_id == (principal.tenant_id or None) else "Deleted by the operator.")
 
 
@@ -261,6 +267,22 @@ def use_image(session: Session, principal: Principal, image_id: str) -> Content:
     """
     repository.lock_uses(session, image_id, alone=False)
     return get_content(session, principal, image_id)
+
+
+def use_disk_image(session: Session, principal: Principal, image_id: str, field: str) -> None:
+    """
+    The image may be written to disks by what is written in this transaction, and is used by it from then on. Raises NotReady, and Invalid,
+    naming the field, for one that the principal does not see or that is no image of a disk as it is.
+    """
+    try:
+        use_image(session, principal, image_id)
+    except NotFound:
+        words = f"There is no image {image_id[:60]}."
+        raise Invalid(words, errors=[FieldError(field, "unknown_image", words)]) from None
+    row = get_image(session, principal, image_id)
+    if row.format not in INSTALLABLE:
+        words = f"An image of the format {row.format} is not written to disks; {' and '.join(INSTALLABLE)} is."
+        raise Invalid(words, errors=[FieldError(field, "image_not_installable", words)])
 
 
 def get_deployed_content(session: Session, image_id: str) -> Content:

@@ -20,6 +20,7 @@ from controlplane.nodes.models import AllocationRow, NodeRow, ProviderRow
 from controlplane.nodes.states import ACTING, NODE_STATES
 
 NOT_OURS = "Its provider offers no actions on single machines."
+INSTALL_NEEDS_OTHER = "Machines of this provider start from their own disks only, so no image can be installed."
 RESCUE_NEEDS_OTHER = "Machines of this provider start from their own disks only, so no rescue system can be started."
 
 
@@ -96,9 +97,12 @@ def instance_state(session: Session, allocation_id: str) -> InstanceState | None
     return InstanceState(row.state, row.reason, row.state_since, refusals)
 
 
-def act_on_instance(session: Session, allocation_id: str, verb: str, *, by: str) -> tuple[str, str] | None:
+def act_on_instance(
+    session: Session, allocation_id: str, verb: str, *, by: str, image_id: str | None = None
+) -> tuple[str, str] | None:
     """
-    The tenant's verb is under way: the ids of its operation and of the node to look at are returned; None when nobody's any more.
+    The tenant's verb is under way: the ids of its operation and of the node to look at are returned; None when nobody's any more. With an
+    image, that is what is on the machine's disk from now on.
 
     Raises OperationActive, and NotOffered or WrongState with the verbs that are allowed.
     """
@@ -109,6 +113,8 @@ def act_on_instance(session: Session, allocation_id: str, verb: str, *, by: str)
         raise NotOffered(NOT_OURS, allowed=[])
     if find_active(session, row.instance_id) is None:
         _check(row, verb)
+    if image_id is not None:
+        _exchange_image(session, row, image_id)
     name = f"instance.{verb.replace('-', '_')}"
     new = NewOperation(name, "instance", row.instance_id, by, row.tenant_id, row.project_id)
     operation_id = start_operation(session, new)
@@ -141,6 +147,12 @@ def act_on_instance(session: Session, allocation_id: str, verb: str, *, by: str)
     elif target.name == "starting":
         _boot_as_deployed(session, row)
     return operation_id, row.id
+
+
+def _exchange_image(session: Session, row: Any, image_id: str) -> None:
+    if row.config.get("boot", "network") == "disk":
+        raise NotOffered(INSTALL_NEEDS_OTHER, allowed=[one for one in ACTS if not _refusal(row, one)])
+    session.execute(update(AllocationRow).where(AllocationRow.id == row.allocation_id).values(image_id=image_id))
 
 
 def _check(row: Any, verb: str) -> None:

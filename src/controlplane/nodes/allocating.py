@@ -45,6 +45,8 @@ class Hold:
     """For which project."""
     blueprint_id: str | None = None
     """What the node boots with, where we drive the machine ourselves."""
+    image_id: str | None = None
+    """What is written to its disk."""
 
 
 DEPLOY_FAILED = "deploy_failed"
@@ -281,5 +283,6 @@ def _allocation(one: Hold, node: Any) -> dict[str, object]:
         "gpus": node.gpus,
         "network": network_of(one.tenant_id),
         "blueprint_id": one.blueprint_id,
+        "image_id": one.image_id,
         "during": Range(node.held_at, None, bounds="[)"),
     }

@@ -95,6 +95,9 @@ def _store_facts(session: Session, results: Sequence[Result]) -> None:
         statement = update(NodeRow.__table__).where(NodeRow.__table__.c.id == bindparam("node"))  # type: ignore[arg-type]
         session.connection().execute(statement.values(updating=bindparam("told", type_=JSONB())), updates)
     store_learnt(session, [(one.claim.id, one.outcome) for one in results])
+    for state in BOOTS:
+        done = [one.claim.id for one in results if one.claim.state == state]
+        _begin_boots(session, state, [one for one, facts in found if one in done and facts.installed], installed=True)
     wipes = [
         {
             "wipe": facts.wipe_id,
@@ -147,6 +150,7 @@ BARE = (
         AllocationRow.tenant_id,
         AllocationRow.instance_id,
         AllocationRow.blueprint_id,
+        AllocationRow.image_id,
         ProviderRow.config,
     )
     .join(ProviderRow, ProviderRow.id == NodeRow.provider_id)
@@ -154,16 +158,23 @@ BARE = (
 )
 
 
-def _begin_boots(session: Session, state: str, node_ids: Sequence[str]) -> None:
+def _begin_boots(session: Session, state: str, node_ids: Sequence[str], *, installed: bool = False) -> None:
     """
-    Each bare machine among these has a boot of its own for what the state wants of it; earlier ones are over.
+    Each bare machine among these has a boot of its own for what the state wants of it; earlier ones are over. What deploys a machine with
+    an image is two boots: one that installs it, then, `installed`, the one from its disk.
     """
+    if not node_ids:
+        return
     rows = session.execute(BARE.where(NodeRow.id.in_(node_ids), NodeRow.access != {})).all()
     if not rows:
         return
     purpose, within_s = BOOTS[state], NODE_STATES.by_name[state].longest_stay_s or 0.0
     tests = qualification.tests_of(session, {row.instance_type for row in rows}) if purpose == "check" else {}
-    wanted = [_new_boot(row, purpose, within_s, tests.get(row.instance_type, ())) for row in rows]
+    installing = [purpose == "deploy" and row.image_id is not None and not installed for row in rows]
+    wanted = [
+        _new_boot(row, "install" if first else purpose, within_s, tests.get(row.instance_type, ()))
+        for row, first in zip(rows, installing, strict=True)
+    ]
     begun = boots.begin_many(session, wanted)
     table = NodeRow.__table__
     noted = update(table).where(table.c.id == bindparam("node")).values(boot_id=bindparam("boot"))  # type: ignore[arg-type]
@@ -171,7 +182,7 @@ def _begin_boots(session: Session, state: str, node_ids: Sequence[str]) -> None:
 
 
 def _new_boot(row: Any, purpose: boots.Purpose, within_s: float, tests: Sequence[qualification.BurnTest]) -> boots.NewBoot:
-    tenants = purpose in {"deploy", "rescue"}
+    tenants = purpose in {"deploy", "rescue", "install"}
     name = host_name(row.instance_id if tenants else row.id)
     return boots.NewBoot(
         node_id=row.id,
@@ -180,7 +191,8 @@ def _new_boot(row: Any, purpose: boots.Purpose, within_s: float, tests: Sequence
         within_s=within_s,
         allocation_id=row.allocation_id if tenants else None,
         tenant_id=row.tenant_id if tenants else None,
-        blueprint_id=row.blueprint_id if tenants else None,
+        blueprint_id=row.blueprint_id if tenants and purpose != "install" else None,  # a tenant's scripts run in its own system
+        image_id=row.image_id if purpose in {"deploy", "install"} else None,
         burn_in=tuple(asdict(one) for one in tests),
     )
 
@@ -190,6 +202,8 @@ def _tags(row: Any) -> dict[str, str]:
     What a machine is told of itself.
     """
     tags = {"gpus": str(row.gpus)}
+    if row.config.get("root_disk"):
+        tags["root_disk"] = str(row.config["root_disk"])
     return {**tags, "diskless": "yes"} if row.config.get("diskless") is True else tags
 
 

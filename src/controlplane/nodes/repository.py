@@ -130,6 +130,8 @@ def _read_boots(session: Session, boot_ids: Sequence[str]) -> dict[str, Boot]:
             burn_in={str(test["name"]): bool(test["required"]) for test in one.burn_in},
             outputs=tuple((output.name.partition(".")[0], output.failure) for output in one.outputs),
             under=under.get(one.id, ()),
+            purpose=one.purpose,
+            has_image=one.image_id is not None,
         )
         for one in found.values()
     }
@@ -220,6 +222,13 @@ def read_pools(session: Session, sites: Sequence[str]) -> Sequence[Row[Any]]:
     The active providers of the sites, with the tenants on those that cannot be shared.
     """
     return session.execute(POOLS, {"sites": sorted(set(sites))}).all()
+
+
+def installs_images(pool: Any) -> bool:
+    """
+    Whether tenants' images can be installed on the machines of the pool: they must be started from something else for that.
+    """
+    return pool.capabilities.get("images") is True and pool.config.get("boot", "network") != "disk"
 
 
 SEATS = text(

@@ -65,7 +65,7 @@ from controlplane.nodes.reporting import (
     reports_of,
     take_undelivered,
 )
-from controlplane.nodes.repository import allocations_of, read_fleet, read_pools, read_providers, read_seats
+from controlplane.nodes.repository import allocations_of, installs_images, read_fleet, read_pools, read_providers, read_seats
 from controlplane.nodes.rotating import make_due
 from controlplane.nodes.states import NODE_STATES, ProviderRef
 
@@ -105,6 +105,7 @@ __all__ = [
     "get_provider",
     "give_back",
     "hold",
+    "installs_images",
     "instance_state",
     "keep",
     "lend",

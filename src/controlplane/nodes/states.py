@@ -54,10 +54,7 @@ NODE_STATES = StateTable(
             "deploying", "moving", frozenset({"active", "releasing"}), 2 * 3600, "releasing", says="Being made ready for a tenant."
         ),
         State(
-            "active",
-            "settled",
-            frozenset({"restarting", "stopping", "reinstalling", "rescuing", "releasing"}),
-            says="A tenant's.",
+            "active", "settled", frozenset({"restarting", "stopping", "reinstalling", "rescuing", "releasing"}), says="A tenant's."
         ),
         State("restarting", "moving", frozenset({"active", "releasing"}), 3600, "active", says="Being restarted for its tenant."),
         State("stopping", "moving", frozenset({"stopped", "active", "releasing"}), 3600, "active", says="Being switched off."),
@@ -127,8 +124,7 @@ NODE_STATES = StateTable(
 
 def host_name(own_id: str) -> str:
     """
-    What a machine calls itself by this id: its instance's while it is a tenant's, in a Slurm of the tenant's own too, and never used again;
-    else its node's.
+    What a machine calls itself by this id: its instance's while it is a tenant's, which is never used again; else its node's.
     """
     return own_id.replace("_", "-")
 
@@ -228,7 +224,6 @@ DOORS: Mapping[str, str] = {
     "unsure": "It was told to unlock and does not show that it did.",
 }
 """What each state of the way between a host and its controller means, in words for operators."""
-
 NOTEWORTHY = frozenset({"not_supported", "refused", "shared", "off", "unsure"})
 """States of both that operators are shown as findings."""
 
@@ -321,6 +316,10 @@ class Boot:
     """(test, why its output cannot be used), the latter empty where it can; of each output that came."""
     under: tuple[str, ...] = ()
     """What tools measured in this boot that is not good enough, in words."""
+    purpose: str = ""
+    """deploy, wipe, check, rescue or install."""
+    has_image: bool = False
+    """Whether it writes an image to the disk, or starts from one that was written."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -419,6 +418,8 @@ class NodeFacts:
     """Whether the controller took our word to restart."""
     update: Update | None = None
     """How far the update of its firmware is now."""
+    installed: bool = False
+    """Whether the machine reported its tenant's image written and read back: the boot that follows is from its disk."""
 
 
 @dataclass(frozen=True, slots=True)

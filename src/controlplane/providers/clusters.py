@@ -49,6 +49,8 @@ class Capabilities:
     """What keeps tenants apart, for example `reservation`, `partition`, `account`."""
     scrub: bool = False
     """Whether the peer can wipe a member between tenants; if not, its pool is sold to one tenant only."""
+    images: bool = False
+    """Whether a tenant's own image can be installed on its machines."""
     max_nodes_per_job: int | None = None
     """None: no limit known."""
     notes: tuple[str, ...] = ()

@@ -11,7 +11,7 @@ API's routes, and the API's callers do not search theirs.
 
 import logging
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, Literal
@@ -22,7 +22,7 @@ from sqlalchemy.exc import InterfaceError, OperationalError
 from sqlalchemy.exc import TimeoutError as PoolTimeout
 from sqlalchemy.orm import Session
 from starlette.requests import Request
-from starlette.responses import Response
+from starlette.responses import Response, StreamingResponse
 from starlette.types import Receive, Scope, Send
 
 from controlplane.kit.db import EVERYTHING, Errand, in_transaction, run_errand
@@ -89,6 +89,8 @@ class MachineReply:
     """HTTP status."""
     headers: Mapping[str, str] = field(default_factory=dict)
     """More headers."""
+    pieces: Iterator[bytes] | None = None
+    """The body instead, where it is too large to be held; read as it is sent."""
 
 
 Handler = Callable[[MachineCall, Any], MachineReply]
@@ -247,7 +249,7 @@ def _in_one_transaction(function: Handler, request: Request, who: Any) -> Respon
     reply = in_transaction(engine, EVERYTHING, work)
     if nudges:
         edge.nudge(nudges)
-    return _response(reply)
+    return _response(reply, request)
 
 
 def _by_errand(
@@ -257,8 +259,10 @@ def _by_errand(
     rows = run_errand(engine, EVERYTHING, question, asked(request, who))
     if not rows:
         raise NotFound
-    return _response(function(MachineLook(engine, request, rows[0]), who))
+    return _response(function(MachineLook(engine, request, rows[0]), who), request)
 
 
-def _response(reply: MachineReply) -> Response:
+def _response(reply: MachineReply, request: Request) -> Response:
+    if reply.pieces is not None and not getattr(request.state, "headless", False):
+        return StreamingResponse(reply.pieces, reply.status, dict(reply.headers), reply.media_type)
     return Response(reply.body, reply.status, dict(reply.headers), reply.media_type)

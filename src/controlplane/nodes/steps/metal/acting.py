@@ -5,7 +5,7 @@ What a tenant does with a bare machine it holds. The machine stays on its tenant
 from controlplane.kit.outcome import Advance, Fail, Outcome, Wait
 from controlplane.nodes.states import NodeSnapshot
 from controlplane.nodes.steps.metal.deploying import ACTS as DEPLOY
-from controlplane.nodes.steps.metal.power import boot_acts, cut, dark, eject, go_to, light, present_boot
+from controlplane.nodes.steps.metal.power import boot_acts, cut, dark, eject, go_to, light, present_boot, starts_from_image
 from controlplane.nodes.steps.metal.sequence import POLL_S, Act, Machine, begin, run
 from controlplane.providers.errors import Permanent
 from controlplane.providers.toolbox import Toolbox
@@ -97,11 +97,13 @@ def _drive(machine: Machine) -> Outcome | None:
 
 def _source(machine: Machine) -> Outcome | None:
     """
-    A machine without a disk starts from where it was deployed from, any other by its own boot order, or by what the provider's settings
-    say (`restart_from`).
+    A machine without a disk starts from where it was deployed from, any other by what the provider's settings say (`restart_from`), from
+    the image that was installed on it, or by its own boot order.
     """
     config = machine.node.provider.config
     source = config.get("boot", "network") if _is_diskless(machine) else config.get("restart_from")
+    if source is None and starts_from_image(machine):
+        source = "disk"
     if source is not None:
         machine.hardware.boot_from(machine.controller, source)
     return None

@@ -2,11 +2,11 @@
 Making a bare machine ready for its tenant.
 """
 
-from controlplane.kit.outcome import Advance, Outcome
-from controlplane.nodes.states import NodeSnapshot
+from controlplane.kit.outcome import Advance, Outcome, Wait
+from controlplane.nodes.states import Boot, NodeFacts, NodeSnapshot
 from controlplane.nodes.steps.metal.doors import CLOSING, OPENING
 from controlplane.nodes.steps.metal.ports import attach, joined
-from controlplane.nodes.steps.metal.power import boot_acts, eject, go_to
+from controlplane.nodes.steps.metal.power import boot_acts, eject
 from controlplane.nodes.steps.metal.sequence import Act, Machine, run
 from controlplane.providers.toolbox import Toolbox
 
@@ -21,6 +21,16 @@ def deploy(node: NodeSnapshot, tools: Toolbox) -> Outcome:
     return run(ACTS, node, tools)
 
 
+def _reported(machine: Machine, boot: Boot) -> Outcome:
+    """
+    A machine that has installed its image is started once more, from its disk and with its tenant's seed.
+    """
+    del machine
+    if boot.purpose == "install":
+        return Wait("Its image is installed; it is started from its disk.", 0.0, step="cut-again", facts=NodeFacts(installed=True))
+    return Wait("The machine has reported.", 0.0, step="eject")
+
+
 def _deployed(machine: Machine) -> Outcome:
     eject(machine)
     return Advance("active", "Deployed.")
@@ -29,7 +39,7 @@ def _deployed(machine: Machine) -> Outcome:
 ACTS = (
     *boot_acts(
         "deploy_failed",
-        go_to("eject"),
+        _reported,
         before=(Act("attach", attach), Act("joined", joined)),
         opening=OPENING,
         closing=CLOSING,

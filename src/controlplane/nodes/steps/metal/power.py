@@ -51,9 +51,11 @@ def seed(machine: Machine) -> Outcome | None:
 
 def aim(machine: Machine) -> Outcome | None:
     """
-    The next boot starts from what the provider's settings say (`boot`: network, media or disk).
+    The next boot starts from what the provider's settings say (`boot`: network, media or disk), or from the disk where an image was
+    installed.
     """
-    machine.hardware.boot_from(machine.controller, machine.node.provider.config.get("boot", "network"))
+    wanted = machine.node.provider.config.get("boot", "network")
+    machine.hardware.boot_from(machine.controller, "disk" if starts_from_image(machine) else wanted)
     return None
 
 
@@ -82,6 +84,14 @@ def present_boot(machine: Machine) -> Boot:
     return boot
 
 
+def starts_from_image(machine: Machine) -> bool:
+    """
+    Whether what the machine is to run is the image on its disk.
+    """
+    boot = machine.node.boot
+    return boot is not None and boot.purpose == "deploy" and boot.has_image
+
+
 def report(*, code: str, again: bool, ready: Callable[[Machine, Boot], Outcome]) -> Callable[[Machine], Outcome]:
     """
     An act that waits for the machine's own report and then asks `ready`; `code` names the failure.
@@ -100,7 +110,8 @@ def report(*, code: str, again: bool, ready: Callable[[Machine, Boot], Outcome])
         if boot.state == "made" and boot.age_s > patience_s * rounds:
             if again:
                 return Wait("The machine has not called; it is started once more.", 0.0, step="cut-again")
-            return Fail(f"{code}_silent", "The machine was started twice and never called.")
+            how = "from its image" if starts_from_image(machine) else "twice"
+            return Fail(f"{code}_silent", f"The machine was started {how} and never called.")
         return Wait("Waits for the machine's own report.", REPORT_POLL_S)
 
     return do

@@ -81,6 +81,7 @@ class RedfishAdapter:
             version="redfish",
             products=("baremetal",),
             scrub=True,
+            images=True,
             notes=("controllers are asked one by one when their nodes are enrolled",),
         )
 
