@@ -33,14 +33,7 @@ NODE_STATES = StateTable(
             "quarantined",
             says="Its inventory is being read.",
         ),
-        State(
-            "updating",
-            "moving",
-            frozenset({"inspecting"}) | ASIDE,
-            4 * 3600,
-            "quarantined",
-            says="Its firmware is being updated; nobody holds it.",
-        ),
+        State("updating", "moving", frozenset({"inspecting"}) | ASIDE, 4 * 3600, "quarantined", says="Its firmware is updated."),
         State("qualifying", "moving", frozenset({"cleaning"}) | ASIDE, 4 * 3600, "quarantined", says="Acceptance checks run."),
         State("available", "settled", TAKEN | ASIDE, says="Wiped, checked and free."),
         State(
