@@ -8,7 +8,7 @@ MAKEFLAGS += --no-print-directory
 
 PYTHON ?= python3
 BIN := .venv/bin
-TEST_PROCESSES ?= 2
+TEST_PROCESSES ?= 3
 PYTEST_ARGS ?=
 
 .PHONY: help
