@@ -56,7 +56,7 @@ def upgrade() -> None:
         sa.CheckConstraint("state IN ('writing','good','bad','deleted')", name=op.f("ck_checkpoints_state")),
         sa.CheckConstraint("state <> 'good' OR size_bytes IS NOT NULL", name=op.f("ck_checkpoints_good_has_size")),
         sa.CheckConstraint("step >= 0 AND attempt >= 1 AND size_bytes >= 0", name=op.f("ck_checkpoints_numbers")),
-        sa.CheckConstraint("kind IN ('full','sharded','delta','weights')", name=op.f("ck_checkpoints_kind")),
+        sa.CheckConstraint("kind IN ('full','sharded','incremental','weights')", name=op.f("ck_checkpoints_kind")),
         sa.CheckConstraint("tier IN ('hot','warm','cold')", name=op.f("ck_checkpoints_tier")),
         sa.ForeignKeyConstraint(["job_id"], ["jobs.id"], name=op.f("fk_checkpoints_job_id")),
         sa.ForeignKeyConstraint(["project_id"], ["projects.id"], name=op.f("fk_checkpoints_project_id")),

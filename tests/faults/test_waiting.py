@@ -18,8 +18,11 @@ from tests.conftest import Database
 from tests.faults.region import NODES, Grounds, make_grounds
 
 TABLES = {"nodes": NODE_STATES, "clusters": CLUSTER_STATES, "jobs": JOB_STATES}
-WAITING = [(table, state) for table, states in TABLES.items() for state in states.names("moving") if state not in ACTING]
-"""What tenants do with machines needs a controller, which the simulator has not: `tests/integration/test_instance_actions.py`."""
+OF_CONTROLLERS = {("nodes", state) for state in {*ACTING, "updating"}}
+"""What is done through a controller, which the simulator has not: `test_instance_actions.py` and `test_node_firmware.py` of integration."""
+WAITING = [
+    (table, state) for table, states in TABLES.items() for state in states.names("moving") if (table, state) not in OF_CONTROLLERS
+]
 EARLY = {("nodes", "enrolled"), ("nodes", "inspecting"), ("nodes", "qualifying")}
 
 

@@ -127,6 +127,7 @@ def test_the_last_good_one_is_the_highest_step_that_can_be_gone_on_from(setting:
 def test_a_restart_is_told_where_to_go_on(setting: Setting) -> None:
     """The new attempt's environment names the last good checkpoint, the event and the reason too; the first attempt had none."""
     world = setting.world
+    world.until_state(setting.job_id, "running")
     world.sim.play("job_fabric_fault", "submit", count=1)
     setting.job_id = world.order(TELLS)
     world.until_state(setting.job_id, "running")

@@ -26,7 +26,7 @@ SEEN = Seen("dsc_1", "prv", "gpu-1", "S1", None, PLACE)
 DOOR = replace(SEEN, ref="https://10.0.0.1", controller=("https://10.0.0.1/", ""), place={})
 GIB = 1024**3
 FULL = Parts(
-    80, 2, 400, 2, 900, {"BMC": ("1.0", "1.1")}, frozenset({"gpu_memory_gib", "nics", "nic_gbit_s", "drives", "drive_gib"})
+    80, 2, 400, 2, 900, {"BMC": ("1.0", "1.1")}, asked=frozenset({"gpu_memory_gib", "nics", "nic_gbit_s", "drives", "drive_gib"})
 )
 WELL = replace(
     INVENTORY,

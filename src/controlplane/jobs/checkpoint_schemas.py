@@ -39,7 +39,7 @@ class CheckpointCreate(Body):
     kind: CheckpointKind = Field(
         default="full",
         description=(
-            "full: one file or folder; sharded: a part per rank under one location; delta: needs the full one before it; "
+            "full: one file or folder; sharded: a part per rank under one location; incremental: needs those before it; "
             "weights: of the model alone, nothing to go on from."
         ),
         examples=["sharded"],

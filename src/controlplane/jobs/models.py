@@ -112,7 +112,7 @@ class CheckpointRow(Base):
         CheckConstraint("state IN ('writing','good','bad','deleted')", name="state"),
         CheckConstraint("state <> 'good' OR size_bytes IS NOT NULL", name="good_has_size"),
         CheckConstraint("step >= 0 AND attempt >= 1 AND size_bytes >= 0", name="numbers"),
-        CheckConstraint("kind IN ('full','sharded','delta','weights')", name="kind"),
+        CheckConstraint("kind IN ('full','sharded','incremental','weights')", name="kind"),
         CheckConstraint("tier IN ('hot','warm','cold')", name="tier"),
         Index(
             "uq_checkpoints_place",
@@ -137,7 +137,7 @@ class CheckpointRow(Base):
     step: Mapped[int]
     """The training step it was taken at."""
     kind: Mapped[str]
-    """full, sharded, delta or weights."""
+    """full, sharded, incremental or weights."""
     location: Mapped[str]
     """A path or URL that the job can read."""
     size_bytes: Mapped[int | None]

@@ -121,7 +121,7 @@ def restart_in_s(restarts: int) -> float:
     return float(min(300, 5 * 2 ** min(restarts, 10)))
 
 
-CheckpointKind = Literal["full", "sharded", "delta", "weights"]
+CheckpointKind = Literal["full", "sharded", "incremental", "weights"]
 Tier = Literal["hot", "warm", "cold"]
 Keeping = Literal["hot", "warm", "cold", "drop"]
 
