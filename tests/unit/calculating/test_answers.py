@@ -193,3 +193,11 @@ def test_tensor_parallelism_goes_evenly(heads: int, kv_heads: int, node: int, gp
     inputs = {"facts": facts, "context_tokens": 1, "memory_utilization": 1.0, "overhead_mib_per_gpu": 0, "gpus_per_node": node}
     one = told("inference-fit", **inputs, gpu={"memory_bytes": 8_500_000})
     assert (one.gpus, one.tensor_parallel) == (gpus, tensor)
+
+
+def test_a_copy_over_several_nodes_takes_whole_ones() -> None:
+    """Twelve heads go four ways on a node of eight: what would fit on twelve GPUs takes sixteen, for half a node serves nobody else."""
+    facts = shape(12_000_000, layers=12, hidden=384, heads=12)
+    inputs = {"facts": facts, "context_tokens": 1, "memory_utilization": 1.0, "overhead_mib_per_gpu": 0, "gpus_per_node": 8}
+    one = told("inference-fit", **inputs, gpu={"memory_bytes": 2_100_000}, most_gpus=64)
+    assert (one.gpus, one.nodes, one.tensor_parallel, one.pipeline_parallel) == (16, 2, 4, 4)
