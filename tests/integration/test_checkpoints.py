@@ -13,7 +13,12 @@ from typing import Any
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from sqlalchemy import text
+from sqlalchemy.orm import Session
 
+from controlplane.jobs import checkpointing
+from controlplane.jobs.states import NewCheckpoint
+from controlplane.kit.db import raise_wall
 from tests.conftest import Database
 from tests.factories.jobs import JobApi, JobWorld, job_api, job_world
 
@@ -170,6 +175,32 @@ def test_many_at_once_leave_one_last(setting: Setting) -> None:
     with ThreadPoolExecutor(8) as pool:
         list(pool.map(setting.register, range(24)))
     assert setting.last() == 23
+
+
+def test_an_earlier_step_that_is_registered_meanwhile_does_not_become_the_last(setting: Setting) -> None:
+    """One registers step 2 and has not committed; another registers step 1 and waits for it: the job names step 2 in the end."""
+    world, customer = setting.world, setting.world.customer
+
+    def register(session: Session, step: int) -> None:
+        raise_wall(session, customer.principal().wall)
+        new = NewCheckpoint(step, "full", f"/data/{step}", 1)
+        checkpointing.register(session, customer.principal(), customer.project, setting.job_id, new)
+
+    def other() -> None:
+        with Session(world.database.engine) as session:
+            register(session, 1)
+            session.commit()
+
+    waits = text("SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND wait_event_type = 'Lock'")
+    with ThreadPoolExecutor(1) as pool, Session(world.database.engine) as session:
+        register(session, 2)
+        second = pool.submit(other)
+        with world.database.at_once.connect() as connection:
+            while not second.done() and not connection.execute(waits).scalar_one():
+                pass
+        session.commit()
+        second.result(timeout=30)
+    assert setting.last() == 2
 
 
 @pytest.mark.parametrize(
