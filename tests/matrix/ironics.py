@@ -330,6 +330,6 @@ def faults_here(operation: str) -> list[str]:
     """
     The faults of an Ironic that make sense in the operation.
     """
-    if operation not in CALLS or operation in {"attach", "detach"}:
+    if operation not in CALLS or operation in {"attach", "detach", "firmware"}:
         return []
     return [one for one in FAULTS if operation not in {"enrol", "power"} or one not in {"stuck", "fails"}]
