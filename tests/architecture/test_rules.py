@@ -9,31 +9,16 @@ from pathlib import Path
 
 import pytest
 
+from tests.architecture.test_layers import ROOMS
 from tests.conftest import ROOT
 
 LONGEST_MODULE = 500
 LONGEST_FUNCTION = 50
 SOURCES = sorted([*(ROOT / "src").rglob("*.py"), *(ROOT / "workers").rglob("*.py")])
 EVERYWHERE = sorted([*SOURCES, *(ROOT / "tests").rglob("*.py"), *(ROOT / "scripts").rglob("*.py")])
-ROOMS = (
-    *(
-        "activity",
-        "jobs",
-        "clusters",
-        "fabric_checks",
-        "nodes",
-        "boots",
-        "metering",
-        "qualification",
-        "images",
-        "calculators",
-        "catalog",
-    ),
-    *("identity", "quotas"),
-)
 USE_CASES = [
     path
-    for room in ROOMS
+    for room in sorted(ROOMS)
     for path in sorted((ROOT / "src" / "controlplane" / room).glob("*.py"))
     if path.name not in {"__init__.py", "models.py"} and not path.stem.endswith("routes")
 ]

@@ -6,7 +6,6 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +18,7 @@ from controlplane.providers.adapters.simulated.control import SimControl
 from tests.conftest import Database
 from tests.factories.identity import Caller, small_app
 from tests.factories.nodes import SITE, TYPE, Fleet, make_fleet
-from tests.factories.world import World, make_world
+from tests.factories.world import World
 
 
 @pytest.fixture
@@ -238,17 +237,6 @@ def stick(fleet: Fleet, state: str, *, operation: bool = False) -> str:
     node_id = fleet.put(state, step="asked", attention="attempts", attempts=6, task_id="tsk_old")
     fleet.sql("UPDATE nodes SET deadline_at = cp_clock() - interval '1 s' WHERE id = :n", n=node_id)
     return node_id
-
-
-@pytest.fixture
-def world(database: Database, tmp_path: Path) -> Iterator[World]:
-    """
-    A demo region on virtual time, settled.
-    """
-    made = make_world(database, tmp_path)
-    made.settle()
-    yield made
-    made.clock.stop()
 
 
 def test_a_cluster_given_up_half_way_holds_nothing_in_the_end(world: World) -> None:

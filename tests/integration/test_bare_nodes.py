@@ -5,9 +5,7 @@ Rows of bare machines through their whole life: boots begin and end with states,
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -25,9 +23,8 @@ from controlplane.providers.errors import Permanent
 from controlplane.providers.fabrics import Fabrics
 from controlplane.providers.hardware import Controller, Fact, Hardware
 from controlplane.providers.toolbox import Reachable, Toolbox
-from tests.conftest import Database
 from tests.factories.metal import Bench
-from tests.factories.world import MASTER_KEY, World, make_world
+from tests.factories.world import MASTER_KEY, World
 from workers.watch import Watch
 
 KEY = "ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAAIOMqqnkVzrm0SdG6UOoqKLsabgH5C9okWi0dh2l9GKJl ada"
@@ -151,15 +148,6 @@ class Rack:
         """How many machines stand in which state."""
         rows = self.world.rows("SELECT state, count(*) AS n FROM nodes WHERE id = ANY(:ids) GROUP BY state", ids=self.ids)
         return {row.state: row.n for row in rows}
-
-
-@pytest.fixture
-def world(database: Database, tmp_path: Path) -> Iterator[World]:
-    """A region on virtual time."""
-    made = make_world(database, tmp_path)
-    made.settle()
-    yield made
-    made.clock.stop()
 
 
 @pytest.fixture

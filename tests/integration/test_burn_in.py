@@ -28,7 +28,7 @@ from tests.factories.burning import GPUS, fit_out, prints
 from tests.factories.nodes import TYPE, make_fleet
 from tests.factories.qualification import SPEED, burn, make_ledger, nccl, write_bw
 from tests.factories.serving import MASTER_KEY, serving
-from tests.factories.world import World, make_world
+from tests.factories.world import World
 from tests.integration.test_bare_nodes import CHECKED, Rack
 from tests.integration.test_boots_agent import Host, eventually
 
@@ -87,15 +87,6 @@ class Burning(Rack):
         new = Baseline("", 0, "instance_type", self.world.keys.instance_type, "node", SPEED, "at_least", value, 0.0, "GB/s", "us")
         done, _ = self.world.do(lambda s: qualification.set_baseline(s, new))
         return str(done.id)
-
-
-@pytest.fixture
-def world(database: Database, tmp_path: Path) -> Iterator[World]:
-    """A region on virtual time."""
-    made = make_world(database, tmp_path)
-    made.settle()
-    yield made
-    made.clock.stop()
 
 
 @pytest.fixture

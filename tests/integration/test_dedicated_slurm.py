@@ -5,8 +5,6 @@ Slurm clusters of one's own, as rows: what an order fixes, which files its hosts
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -25,9 +23,8 @@ from controlplane.nodes import service as nodes
 from controlplane.providers.clusters import ClusterView, MemberView
 from controlplane.providers.errors import Unknown
 from controlplane.providers.toolbox import Reachable
-from tests.conftest import Database
 from tests.e2e.test_dedicated_slurm import OFFER
-from tests.factories.world import MASTER_KEY, World, make_world
+from tests.factories.world import MASTER_KEY, World
 from tests.integration.test_bare_nodes import KEY, BenchTools, Rack, only_bare
 
 SEALER = Sealer.from_base64(MASTER_KEY)
@@ -122,15 +119,6 @@ class OwnRack(Rack):
                 self.world.do(lambda s, one=row: reporting.take_applied(s, one.id, one.version, ""))
                 spoke += 1
         return spoke
-
-
-@pytest.fixture
-def world(database: Database, tmp_path: Path) -> Iterator[World]:
-    """A region on virtual time."""
-    made = make_world(database, tmp_path)
-    made.settle()
-    yield made
-    made.clock.stop()
 
 
 @pytest.fixture

@@ -4,9 +4,7 @@ Firmware of bare machines through the engine's real rows: an operator's verb and
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -18,21 +16,11 @@ from controlplane.kit.events import HistoryRow
 from controlplane.nodes import service as nodes
 from controlplane.nodes.errors import WrongState
 from controlplane.nodes.states import NODE_STATES, Update
-from tests.conftest import Database
-from tests.factories.world import World, make_world
+from tests.factories.world import World
 from tests.integration.test_bare_nodes import Rack, only_bare, order
 
 IMAGE = FirmwareImage("2.0", "http://images.example/BMC-2.0", ("/redfish/v1/UpdateService/FirmwareInventory/BMC",))
 WANTED = Parts(firmware={"BMC": ("2.0",)}, images={"BMC": IMAGE})
-
-
-@pytest.fixture
-def world(database: Database, tmp_path: Path) -> Iterator[World]:
-    """A region on virtual time."""
-    made = make_world(database, tmp_path)
-    made.settle()
-    yield made
-    made.clock.stop()
 
 
 @pytest.fixture

@@ -2,7 +2,11 @@
 The calculators over HTTP. They read the catalog, keep nothing and change nothing, so they are not audited.
 """
 
+from collections.abc import Callable
+from typing import Any
+
 from fastapi import APIRouter
+from pydantic import BaseModel
 
 from controlplane.calculating.checkpoint import CheckpointAnswer, CheckpointAsk
 from controlplane.calculating.engines import EngineAnswer, EngineAsk
@@ -66,16 +70,15 @@ def list_calculator_models(call: Call) -> ListOf[KnownModel]:
     return ListOf[KnownModel](items=list(service.list_models()), next_page_token=None)
 
 
-@endpoint(
-    router,
-    "POST",
-    f"{ROOT}/checkpoint",
-    permission="catalog:read",
-    audience="any",
-    mutates=False,
-    answer=CheckpointAnswer,
-    summary="Calculate a checkpoint",
-)
+def calculator(name: str, answer: type[BaseModel], summary: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+    """
+    The function is served as the calculator of this name.
+    """
+    path = f"{ROOT}/{name}"
+    return endpoint(router, "POST", path, permission="catalog:read", audience="any", mutates=False, answer=answer, summary=summary)
+
+
+@calculator("checkpoint", CheckpointAnswer, "Calculate a checkpoint")
 def calculate_checkpoint(call: Call, body: CheckpointAsk) -> CheckpointAnswer:
     """
     How large a checkpoint of a model in training is, how often it is best written when nodes fail so often, and how fast storage has
@@ -85,16 +88,7 @@ def calculate_checkpoint(call: Call, body: CheckpointAsk) -> CheckpointAnswer:
     return answer
 
 
-@endpoint(
-    router,
-    "POST",
-    f"{ROOT}/training-memory",
-    permission="catalog:read",
-    audience="any",
-    mutates=False,
-    answer=TrainingMemoryAnswer,
-    summary="Calculate the memory of training",
-)
+@calculator("training-memory", TrainingMemoryAnswer, "Calculate the memory of training")
 def calculate_training_memory(call: Call, body: TrainingMemoryAsk) -> TrainingMemoryAnswer:
     """
     What weights, gradients, optimizer and activations take on the fullest GPU, for a way to spread the model over GPUs.
@@ -103,16 +97,7 @@ def calculate_training_memory(call: Call, body: TrainingMemoryAsk) -> TrainingMe
     return answer
 
 
-@endpoint(
-    router,
-    "POST",
-    f"{ROOT}/training-time",
-    permission="catalog:read",
-    audience="any",
-    mutates=False,
-    answer=TrainingTimeAnswer,
-    summary="Calculate the time of training",
-)
+@calculator("training-time", TrainingTimeAnswer, "Calculate the time of training")
 def calculate_training_time(call: Call, body: TrainingTimeAsk) -> TrainingTimeAnswer:
     """
     How long so many GPUs train a model on so many tokens, from the GPU's dense peak in the catalog or from what was measured.
@@ -121,16 +106,7 @@ def calculate_training_time(call: Call, body: TrainingTimeAsk) -> TrainingTimeAn
     return answer
 
 
-@endpoint(
-    router,
-    "POST",
-    f"{ROOT}/kv-cache",
-    permission="catalog:read",
-    audience="any",
-    mutates=False,
-    answer=KvCacheAnswer,
-    summary="Calculate a KV cache",
-)
+@calculator("kv-cache", KvCacheAnswer, "Calculate a KV cache")
 def calculate_kv_cache(call: Call, body: KvCacheAsk) -> KvCacheAnswer:
     """
     What keys and values of past tokens take in memory, for multi-head, grouped-query, multi-query and multi-head latent attention.
@@ -139,16 +115,7 @@ def calculate_kv_cache(call: Call, body: KvCacheAsk) -> KvCacheAnswer:
     return answer
 
 
-@endpoint(
-    router,
-    "POST",
-    f"{ROOT}/inference-fit",
-    permission="catalog:read",
-    audience="any",
-    mutates=False,
-    answer=InferenceFitAnswer,
-    summary="Calculate what serves a model",
-)
+@calculator("inference-fit", InferenceFitAnswer, "Calculate what serves a model")
 def calculate_inference_fit(call: Call, body: InferenceFitAsk) -> InferenceFitAnswer:
     """
     The fewest GPUs that hold a model's weights and the cache of its sequences, with tensor and pipeline parallelism that engines accept.
@@ -157,16 +124,7 @@ def calculate_inference_fit(call: Call, body: InferenceFitAsk) -> InferenceFitAn
     return answer
 
 
-@endpoint(
-    router,
-    "POST",
-    f"{ROOT}/rack-power",
-    permission="catalog:read",
-    audience="any",
-    mutates=False,
-    answer=RackPowerAnswer,
-    summary="Calculate the power of racks",
-)
+@calculator("rack-power", RackPowerAnswer, "Calculate the power of racks")
 def calculate_rack_power(call: Call, body: RackPowerAsk) -> RackPowerAnswer:
     """
     How many nodes a rack's power and height carry, how many racks they need and what they draw.
@@ -175,16 +133,7 @@ def calculate_rack_power(call: Call, body: RackPowerAsk) -> RackPowerAnswer:
     return answer
 
 
-@endpoint(
-    router,
-    "POST",
-    f"{ROOT}/engine",
-    permission="catalog:read",
-    audience="any",
-    mutates=False,
-    answer=EngineAnswer,
-    summary="Propose how to start a serving engine",
-)
+@calculator("engine", EngineAnswer, "Propose how to start a serving engine")
 def propose_engine(call: Call, body: EngineAsk) -> EngineAnswer:
     """
     Command and files with which vLLM, SGLang, TensorRT-LLM or Triton serve a model on the fewest GPUs. Nothing is started. `tgi` is

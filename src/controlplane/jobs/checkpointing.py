@@ -12,7 +12,7 @@ from sqlalchemy.orm import Session
 
 from controlplane.identity import service as identity
 from controlplane.jobs import checkpoints, service
-from controlplane.jobs.checkpoints import Kept
+from controlplane.jobs.checkpoints import DEFAULT, LIVE, Kept
 from controlplane.jobs.errors import CheckpointExists, CheckpointSettled
 from controlplane.jobs.models import CheckpointPolicyRow, CheckpointRow
 from controlplane.jobs.states import CHECKPOINT_STATES, CheckpointFilter, NewCheckpoint, Retention, Tier
@@ -34,8 +34,6 @@ __all__ = [
     "relocate",
     "set_policy",
 ]
-LIVE = ("writing", "good")
-DEFAULT = Retention()
 Path = tuple[str, str, str]
 """Project, job and checkpoint."""
 

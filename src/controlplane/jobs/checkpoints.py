@@ -16,6 +16,8 @@ from controlplane.kit.clock import CpClock
 from controlplane.kit.paging import Page, PageAsk, fetch_page
 
 DEFAULT = Retention()
+LIVE = ("writing", "good")
+"""States in which nobody else may register the same."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,7 +57,7 @@ def find_at(session: Session, job_id: str, new: NewCheckpoint) -> str | None:
         CheckpointRow.step == new.step,
         CheckpointRow.kind == new.kind,
         CheckpointRow.location == new.location,
-        CheckpointRow.state.in_(("writing", "good")),
+        CheckpointRow.state.in_(LIVE),
     )
     return session.execute(query).scalar_one_or_none()
 

@@ -102,6 +102,7 @@ def test_success_in_each_of_its_forms(bmc: FakeBmc, adapter: RedfishAdapter, at:
     """An iLO and an iDRAC explain their successes; 200, 202 and 204 are all yes."""
     bmc.fail(f"POST {RESET}", "say", payload=answer)
     adapter.power(at, on=True)
+    assert len(bmc.sent(f"POST {RESET}")) == 1
 
 
 def test_a_property_that_was_not_taken_is_not_success(bmc: FakeBmc, adapter: RedfishAdapter, at: Controller) -> None:
