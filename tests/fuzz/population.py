@@ -15,7 +15,9 @@ from controlplane.clusters import service as clusters
 from controlplane.identity import service as identity
 from controlplane.images.keeping import verify
 from controlplane.images.store import LocalImageStore
+from controlplane.jobs import checkpointing
 from controlplane.jobs import service as jobs
+from controlplane.jobs.states import NewCheckpoint
 from controlplane.kit.db import EVERYTHING, raise_wall
 from controlplane.kit.errors import Unauthenticated
 from tests.conftest import Database
@@ -32,10 +34,13 @@ JOB = {
     "time_limit_s": 60,
     "restart": {"max_restarts": 0},
 }
+SAVED = NewCheckpoint(1, "full", "/data/1", None)
 IDS = {
     "project_id": "SELECT id FROM projects",
     "cluster_id": "SELECT id FROM clusters",
     "job_id": "SELECT id FROM jobs",
+    "checkpoint_id": "SELECT id FROM checkpoints",
+    "check_id": "SELECT id FROM fabric_checks",
     "node_id": "SELECT id FROM nodes",
     "provider_id": "SELECT id FROM providers",
     "operation_id": "SELECT id FROM operations",
@@ -113,7 +118,8 @@ def populate(database: Database, folder: Path) -> Population:
         _work(world)
         spec = {**JOB, "cluster_id": view.row.id}
         job = jobs.JobOrder(f"j{number}", {}, view.row.id, 1, 8, spec)
-        world.do(lambda s, t=tenant, p=project, j=job: jobs.create_job(s, t, p, j))
+        row = world.do(lambda s, t=tenant, p=project, j=job: jobs.create_job(s, t, p, j))
+        world.do(lambda s, t=tenant, p=project, j=row.id: checkpointing.register(s, t, p, j, SAVED))
         filled_image(database.engine, store, tenant, content_of(1000), f"i{number}")
     verify(database.engine, store)
     _work(world)

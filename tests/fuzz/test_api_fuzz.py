@@ -13,7 +13,7 @@ import pytest
 from tests.conftest import Database
 from tests.fuzz.campaign import Campaign
 
-CASES = int(os.environ.get("FUZZ_CASES", "800"))
+CASES = int(os.environ.get("FUZZ_CASES", "1200"))
 SEED = int(os.environ.get("FUZZ_SEED", "1"))
 
 
@@ -27,7 +27,7 @@ def campaign(database: Database, tmp_path: Path) -> Iterator[Campaign]:
     made.close()
 
 
-@pytest.mark.timeout(7200 if CASES > 1000 else 300)
+@pytest.mark.timeout(7200 if CASES > 2000 else 300)
 def test_no_request_breaks_the_document(campaign: Campaign) -> None:
     """No 5xx, no status, type or shape that is not declared, nothing malformed accepted, nothing written by what was refused."""
     report = campaign.run(CASES)

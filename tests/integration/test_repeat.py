@@ -9,6 +9,7 @@ from sqlalchemy import text
 
 from tests.conftest import Database
 from tests.factories.identity import Tree, make_tree
+from tests.factories.images import declared
 from tests.factories.serving import serving
 
 
@@ -41,3 +42,15 @@ def test_a_key_is_for_one_request_and_one_day(database: Database, tree: Tree) ->
         with database.owner.begin() as connection:
             connection.execute(text("UPDATE idempotency_keys SET created_at = created_at - interval '25 hours'"))
         assert left.post("/v1/projects", json={"name": "two"}, headers=headers).status_code == 201
+
+
+def test_a_dry_run_refuses_a_malformed_key_and_uses_none_up(database: Database, tree: Tree) -> None:
+    """The key is looked at as in the real request, which may then be made under the same key."""
+    with serving(database) as served, served.client(tree.left.owner_key) as left:
+        asked = {"json": declared(b"x", "one"), "params": {"dry_run": True}}
+        for more in ({}, {"params": {}}):
+            answer = left.post("/v1/images", **asked | more, headers={"Idempotency-Key": "two words"})
+            assert (answer.status_code, answer.json()["errors"][0]["code"]) == (422, "invalid_key")
+        assert left.post("/v1/images", **asked, headers={"Idempotency-Key": "k"}).status_code == 200
+        made = left.post("/v1/images", json=asked["json"], headers={"Idempotency-Key": "k"})
+        assert (made.status_code, "Idempotent-Replayed" in made.headers) == (201, False)

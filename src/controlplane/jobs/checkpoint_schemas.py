@@ -5,13 +5,13 @@ Checkpoints on the wire.
 import re
 from typing import Annotated, Self
 
-from pydantic import AfterValidator, Field
+from pydantic import AfterValidator, Field, StringConstraints
 
 from controlplane.jobs.checkpointing import Kept
 from controlplane.jobs.states import CheckpointKind, Keeping, NewCheckpoint, Retention, Tier
 from controlplane.web.schemas import Body, GivenMoment, Moment, Out, Status, check_text
 
-PLACE = re.compile(r"^(/|[a-z][a-z0-9+.-]{0,31}://)[!-~]+$")
+PLACE = r"^(/|[a-z][a-z0-9+.-]{0,31}://)[!-~]+$"
 SECRET = re.compile(r"://[^/@]*:[^/@]*@|[?&](x-amz-signature|signature|sig|token|password)=", re.IGNORECASE)
 LONGEST_STEP = 2**53 - 1
 LARGEST_BYTES = 2**53 - 1
@@ -19,14 +19,12 @@ EXAMPLE = "s3://runs/train-7b/step-12000"
 
 
 def _check_place(place: str) -> str:
-    if not PLACE.match(place):
-        raise ValueError("write an absolute path, or a URL such as s3://bucket/key, without blanks")
     if SECRET.search(place):
         raise ValueError("a location holds no passwords and no signatures: it is shown to everybody who may read the job")
     return place
 
 
-Place = Annotated[str, Field(min_length=2, max_length=1024), AfterValidator(_check_place)]
+Place = Annotated[str, StringConstraints(min_length=2, max_length=1024, pattern=PLACE), AfterValidator(_check_place)]
 Bytes = Annotated[int, Field(ge=0, le=LARGEST_BYTES)]
 
 
@@ -44,7 +42,7 @@ class CheckpointCreate(Body):
         ),
         examples=["sharded"],
     )
-    location: Place = Field(description="Where its data lies: an absolute path or a URL that the job can read.", examples=[EXAMPLE])
+    location: Place = Field(description="Where its data lies: an absolute path or a URL, without blanks.", examples=[EXAMPLE])
     size_bytes: Bytes | None = Field(
         default=None, description="Its size, when it is complete; left out, it is being written.", examples=[98_784_247_808]
     )

@@ -406,10 +406,9 @@ def _in_one_transaction(
 ) -> Response:
     session = call.session
     raise_wall(session, call.principal.wall)
-    repeat = None
-    if rule.repeatable and not call.dry_run:
-        repeat = Repeat.of(request, call.principal)
-        first = reserve(session, repeat) if repeat else None
+    repeat = Repeat.of(request, call.principal) if rule.repeatable else None  # a malformed key is refused in a dry run too
+    if repeat is not None and not call.dry_run:
+        first = reserve(session, repeat)
         if first is not None:
             session.rollback()
             return _response(first.body, first.status, {**first.headers, "Idempotent-Replayed": "true"}, call)
