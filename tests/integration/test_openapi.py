@@ -65,6 +65,13 @@ def test_every_problem_is_declared_as_one(operations: list[tuple[str, str, dict[
                 assert told["content"]["application/problem+json"]["schema"] == {"$ref": f"{REF}Problem"}
 
 
+def test_a_dry_run_has_its_answer(operations: list[tuple[str, str, dict[str, Any]]]) -> None:
+    """Where something can be tried without being done, 200 is declared: nothing was made."""
+    dry = [(path, one) for _, path, one in operations if any(each.get("name") == "dry_run" for each in one.get("parameters", []))]
+    assert len(dry) > 5
+    assert [path for path, one in dry if "200" not in one["responses"] and "204" not in one["responses"]] == []
+
+
 def test_every_schema_is_reached_and_named_well(document: dict[str, Any]) -> None:
     """No reference points nowhere; no name tells of our modules; every schema and every field is described."""
     schemas = document["components"]["schemas"]

@@ -44,6 +44,9 @@ UNSTORABLE = frozenset({"22003", "22007", "22008", "22021", "22P05"})
 OVERTAKEN = frozenset({"23503", "23505", "23P01"})
 """SQL states of constraints that catch two requests which both looked first."""
 READ_ONLY = "25006"
+MADE = frozenset({201, 202})
+"""Answers to what makes something; a dry run, which makes nothing, answers 200."""
+DRY = "With dry_run: what it would be. Nothing has changed."
 Audience = Literal["operator", "reseller", "tenant", "any"]
 LEVELS: dict[Audience, frozenset[str]] = {
     "operator": frozenset({"platform"}),
@@ -154,6 +157,7 @@ def endpoint(
         served.__annotations__ = {name: one.annotation for name, one in signature.parameters.items()} | {"return": Response}
         served.rule = rule
         declared = {401, 403, 422, 429, 503, *problems} | ({404} if "{" in path else set()) | ({409} if method == "POST" else set())
+        dry = {200: (answer, DRY)} if dry_run and answer is not None and status in MADE else {}
         headers = _headers(rule, declared)
         router.add_api_route(
             path,
@@ -165,7 +169,7 @@ def endpoint(
             description=inspect.cleandoc(function.__doc__ or summary),
             operation_id=function.__name__,
             tags=list(tags) if tags else None,
-            responses=_answers(declared, also or {}),
+            responses=_answers(declared, dry | dict(also or {})),
             openapi_extra=_described(rule, headers, takes or {}),
         )
         return function
@@ -415,7 +419,7 @@ def _in_one_transaction(
     result = function(call, **kwargs)
     reply = result if isinstance(result, Reply) else Reply(result)
     body = b"" if reply.body is None else reply.body.model_dump_json(by_alias=True).encode()
-    code = reply.status or (200 if call.dry_run and status in {201, 202} else status)
+    code = reply.status or (200 if call.dry_run and status in MADE else status)
     headers = dict(reply.headers) | ({"ETag": f'"{reply.etag}"'} if reply.etag is not None else {})
     if call.dry_run:
         session.rollback()
