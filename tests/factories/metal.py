@@ -191,6 +191,13 @@ class Bench:
             self.flashing = None
         return UpdateView(task, self.flash["ends"], message="so it ended")
 
+    def find_update(self, controller: Controller) -> UpdateView | None:
+        self._enter(controller, "find_update")
+        if self.flashing is None or self.flash["left"] <= 0 or self.flash["ends"] == "unknown":
+            return None
+        view = self.observe_update(controller, "task 1")
+        return view if view.state == "running" else None
+
     def install(self) -> None:
         """What was being installed is there."""
         if self.flashing is not None:

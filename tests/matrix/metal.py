@@ -198,6 +198,13 @@ class Machine:
         self.meddle()
         return self.flash.begin(image_url)
 
+    def find_update(self, controller: Controller) -> UpdateView | None:
+        """
+        See `SupportsUpdates.find_update`.
+        """
+        seen = self.flash.follow(str(self.flash.task))
+        return seen if seen.state == "running" else None
+
     def observe_update(self, controller: Controller, task: str) -> UpdateView:
         """
         See `SupportsUpdates.observe_update`.

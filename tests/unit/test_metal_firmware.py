@@ -13,7 +13,7 @@ from controlplane.catalog.states import FirmwareImage, Parts
 from controlplane.kit.outcome import Advance, Fail, Outcome, Wait
 from controlplane.nodes.states import Access, NodeSnapshot, Rotation, Update
 from controlplane.nodes.steps import STEPS
-from controlplane.nodes.steps.metal.updating import INSTALL_S, MOST_TRIES, SETTLE_S
+from controlplane.nodes.steps.metal.updating import INSTALL_S, MOST_TRIES, PATIENCE_S, READ_POLL_S, SETTLE_S
 from controlplane.providers.errors import AuthFailed, Unknown, Unsupported
 from tests.factories.metal import INVENTORY, PROVIDER, Bench, Tools, bare_node, drive, learnt
 
@@ -69,6 +69,41 @@ def test_power_is_cut_before_anything_is_sent() -> None:
         good = Bench(inventory=replace(INVENTORY, firmware=firmware))
         assert through(outdated(), good)[0] == Advance("inspecting", "Its firmware is what is wanted.")
         assert good.acts == []
+
+
+def flashing(looks: int) -> Bench:
+    """A machine whose controller installs an image that nobody here noted; it says so to that many looks."""
+    way = {"ends": "succeeded", "looks": looks, "left": looks, "when": "end"}
+    return Bench(inventory=OLD, flash=way, flashing=("BMC", "2.0"))
+
+
+@pytest.mark.parametrize("state", ["updating", "inspecting"])
+def test_power_is_not_cut_under_an_update_that_nobody_noted(state: str) -> None:
+    """As after a person took a node up again in mid-update: what is being installed is let finish before anything else is done."""
+    bench = flashing(4)
+    node = replace(outdated(), state=state)
+    for _ in range(3):
+        outcome = STEPS[state](replace(node, step="cut" if state == "updating" else ""), Tools(bench))
+        assert outcome == Wait("Its controller still installs an image.", READ_POLL_S, step=outcome.step, detail="")  # type: ignore[union-attr]
+        assert bench.acts == []
+    ended = STEPS[state](replace(node, step="cut" if state == "updating" else ""), Tools(bench))
+    assert isinstance(ended, Wait)
+    assert (ended.step, bench.inventory.firmware["BMC"]) == ("dark" if state == "updating" else "read", "2.0")
+
+
+@pytest.mark.parametrize("state", ["updating", "inspecting"])
+def test_a_task_that_never_ends_or_never_answers_holds_nobody_up(state: str) -> None:
+    """Controllers forget tasks in mid-course, or have none to tell of: past the time of an installation they are passed over."""
+    step, following = ("cut", "dark") if state == "updating" else ("", "read")
+    stuck = STEPS[state](replace(outdated(step=step), state=state, state_for_s=INSTALL_S + 1), Tools(flashing(1000)))
+    assert isinstance(stuck, Wait)
+    assert stuck.step == following
+    broken = Bench(inventory=OLD, goes_wrong={"find_update": ["dropped"] * 2})
+    with pytest.raises(Unknown):
+        STEPS[state](replace(outdated(step=step), state=state, state_for_s=PATIENCE_S - 1), Tools(broken))
+    passed_over = STEPS[state](replace(outdated(step=step), state=state, state_for_s=PATIENCE_S), Tools(broken))
+    assert isinstance(passed_over, Wait)
+    assert passed_over.step == following
 
 
 @pytest.mark.parametrize("when", ["end", "start"])

@@ -147,7 +147,8 @@ def test_a_port_that_stays_on_the_network_holds_the_release_up() -> None:
 def wiping(**changes: object) -> tuple[object, Bench]:
     """What becomes of a machine whose wipe boot has reported."""
     bench = changes.pop("bench", None) or Bench(power_="off")
-    boot = Boot("bot_1", "ready", 90.0, NOW, checks=changes.pop("checks", WIPED))  # type: ignore[arg-type]
+    told = {"checks": changes.pop("checks", WIPED), "ready_for_s": changes.pop("ready_for_s", 60.0)}
+    boot = Boot("bot_1", "ready", 90.0, NOW, **told)  # type: ignore[arg-type]
     node = bare_node("cleaning", step="report", boot=boot, inventory=changes.pop("inventory", BASELINE), task_id="wip_1", **changes)
     outcome, _ = drive(node, bench)  # type: ignore[arg-type]
     return outcome, bench  # type: ignore[return-value]
@@ -215,6 +216,29 @@ def test_an_inventory_read_in_part_proves_nothing() -> None:
     assert isinstance(drive(bare_node("inspecting"), partial)[0], Wait)
     outcome, _ = wiping(bench=partial)
     assert isinstance(outcome, Wait)
+
+
+@pytest.mark.parametrize(
+    ("then", "now", "ends"),
+    [
+        (("Systems/1",), ("Systems/1#Processors: is not offered", "Systems/1/Memory: no answer"), Advance),
+        (("Systems",), ("Systems/1#Processors: is not offered",), Advance),
+        (("others",), ("Systems/1#Processors: is not offered",), Advance),
+        ((), ("Systems/1#Processors: is not offered",), Fail),
+        (("Systems/1",), ("Systems/10: no answer",), Fail),
+    ],
+)
+def test_a_comparison_has_an_end(then: tuple[str, ...], now: tuple[str, ...], ends: type) -> None:
+    """What inspection had not seen is not waited for, nor what is a part of it; what it had seen is missed, but not for ever."""
+    partial = Bench(power_="off", inventory=replace(INVENTORY, complete=False, unread=now))
+    baseline = {"hardware": {**BASELINE["hardware"], "unread": list(then)}}
+    early, _ = wiping(bench=partial, inventory=baseline)
+    assert isinstance(early, Advance if ends is Advance else Wait)
+    late, _ = wiping(bench=partial, inventory=baseline, ready_for_s=3600.0)
+    assert isinstance(late, ends)
+    if isinstance(late, Fail):
+        assert late.code == "wipe_failed"
+        assert "baseline_unread" in late.message
 
 
 def test_a_part_that_never_answers_is_a_finding_and_is_never_compared() -> None:

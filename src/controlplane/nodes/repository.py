@@ -125,6 +125,7 @@ def _read_boots(session: Session, boot_ids: Sequence[str]) -> dict[str, Boot]:
             state=one.state,
             age_s=(now - one.made_at).total_seconds(),
             ready_at=one.ready_at,
+            ready_for_s=(now - one.ready_at).total_seconds() if one.ready_at else 0.0,
             failure=f"{one.failure_code}: {one.failure}" if one.failure_code else "",
             checks=tuple({key: str(value) for key, value in check.items()} for check in one.checks),
             burn_in={str(test["name"]): bool(test["required"]) for test in one.burn_in},

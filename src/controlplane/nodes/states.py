@@ -25,14 +25,7 @@ NODE_STATES = StateTable(
     kind="node",
     states=(
         State("enrolled", "moving", frozenset({"inspecting"}) | ASIDE, 600, says="Known by name; nothing measured yet."),
-        State(
-            "inspecting",
-            "moving",
-            frozenset({"qualifying", "updating"}) | ASIDE,
-            3600,
-            "quarantined",
-            says="Its inventory is being read.",
-        ),
+        State("inspecting", "moving", frozenset({"qualifying", "updating"}) | ASIDE, 3600, "quarantined", says="It is inspected."),
         State("updating", "moving", frozenset({"inspecting"}) | ASIDE, 4 * 3600, "quarantined", says="Its firmware is updated."),
         State("qualifying", "moving", frozenset({"cleaning"}) | ASIDE, 4 * 3600, "quarantined", says="Acceptance checks run."),
         State("available", "settled", TAKEN | ASIDE, says="Wiped, checked and free."),
@@ -299,6 +292,8 @@ class Boot:
     """Since it was made."""
     ready_at: datetime | None = None
     """When everything was reported good."""
+    ready_for_s: float = 0.0
+    """Since then."""
     failure: str = ""
     """Stable code and words of what went wrong."""
     checks: tuple[dict[str, str], ...] = ()

@@ -368,3 +368,9 @@ class SupportsUpdates(Protocol):
         How far it is.
         """
         ...
+
+    def find_update(self, controller: Controller) -> UpdateView | None:
+        """
+        An update that the controller says is under way, whoever began it; None where it tells of none, which a forgetful one does too.
+        """
+        ...

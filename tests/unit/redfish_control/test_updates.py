@@ -103,6 +103,24 @@ def test_a_repeat_finds_the_update_that_runs(bmc: FakeBmc, adapter: RedfishAdapt
     assert len(bmc.sent(POST_UPDATE)) == 1
 
 
+def test_an_update_under_way_is_found_without_its_name(bmc: FakeBmc, adapter: RedfishAdapter, at: Controller) -> None:
+    """Whoever began it, while its task says that it runs; no other kind of task; none where a controller keeps none or takes no updates."""
+    assert adapter.find_update(at) is None
+    bmc.tree[f"{V1}/TaskService/Tasks"]["Members"] = [ref(TASK)]
+    payload = {"TargetUri": SIMPLE_UPDATE, "JsonBody": '{"ImageURI": "https://elsewhere.example/x"}'}
+    bmc.tree[TASK] = ref(TASK) | {"TaskState": "Running", "PercentComplete": 60, "Payload": payload}
+    found = adapter.find_update(at)
+    assert found is not None
+    assert (found.task, found.state, found.percent) == (TASK, "running", 60)
+    bmc.tree[TASK]["TaskState"] = "Completed"
+    assert adapter.find_update(at) is None
+    bmc.tree[TASK] |= {"TaskState": "Running", "Payload": {"TargetUri": f"{V1}/Systems/1/LogServices", "JsonBody": "{}"}}
+    assert adapter.find_update(at) is None
+    bmc.tree[TASK]["Payload"] = payload
+    del bmc.tree[f"{V1}/UpdateService"]
+    assert adapter.find_update(at) is None
+
+
 def test_another_update_under_way_is_busy(bmc: FakeBmc, adapter: RedfishAdapter, at: Controller) -> None:
     """As long as the controller says."""
     bmc.fail(POST_UPDATE, "say", payload=no(503, "Base.1.8.ResourceInUse", "one at a time", retry_after="30"))

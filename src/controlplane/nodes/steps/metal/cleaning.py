@@ -20,6 +20,8 @@ from controlplane.nodes.steps.metal.sequence import Act, Machine, run
 from controlplane.providers.toolbox import Toolbox
 
 RETRY_S = 10.0
+PATIENCE_S = 900.0
+"""How long a part that inspection had read is asked for again, from the wipe's report on; then the machine is not the same."""
 DISKS = "disks_counted"
 
 
@@ -34,7 +36,8 @@ def clean(node: NodeSnapshot, tools: Toolbox) -> Outcome:
 def _compare(machine: Machine) -> Outcome:
     seen = machine.hardware.take_inventory(machine.controller)
     boot, baseline, now = present_boot(machine), machine.node.inventory.get("hardware", {}), as_stored(seen)
-    if set(now["unread"]) - set(baseline.get("unread", ())):
+    silent = _unread_since(baseline, now)
+    if silent and boot.ready_for_s < PATIENCE_S:
         return Wait("Part of the machine cannot be read yet.", RETRY_S, detail="; ".join(seen.unread)[:2000])
     view = machine.hardware.observe(machine.controller)
     if view.media is not None or view.power != "off":
@@ -43,10 +46,21 @@ def _compare(machine: Machine) -> Outcome:
         *as_checks(boot.checks),
         _disks_match(boot, len(seen.drives)),
         *differences(baseline, now),
+        *({"name": "baseline_unread", "result": "failed", "detail": f"read before, not now: {one}"} for one in silent),
         *controller_checks(machine.node),
         *settings_checks(machine),
     )
     return _judge(machine.node, boot, checks)
+
+
+def _unread_since(baseline: dict[str, Any], now: dict[str, Any]) -> list[str]:
+    """
+    What is not read now although inspection had read it, or had read what it is a part of.
+    """
+    before = baseline.get("unread", ())
+    if "others" in before:  # more than are named
+        return []
+    return [one for one in now["unread"] if not any(one == other or one.startswith((f"{other}/", f"{other}#")) for other in before)]
 
 
 def _disks_match(boot: Boot, drives: int) -> dict[str, str]:

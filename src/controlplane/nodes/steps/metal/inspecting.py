@@ -10,7 +10,7 @@ from controlplane.nodes.states import NodeFacts, NodeSnapshot, Update
 from controlplane.nodes.steps.comparing import find_differences, summarize
 from controlplane.nodes.steps.metal.accounts import read_accounts, rotate
 from controlplane.nodes.steps.metal.sequence import Act, Machine, begin, flag, run
-from controlplane.nodes.steps.metal.updating import can_update
+from controlplane.nodes.steps.metal.updating import can_update, let_finish
 from controlplane.providers.hardware import HardwareInventory
 from controlplane.providers.toolbox import Toolbox
 
@@ -82,4 +82,11 @@ def as_stored(seen: HardwareInventory) -> dict[str, Any]:
     }
 
 
-ACTS = (Act("rotate", rotate), Act("read", _read), Act("accounts", _list))
+def _rotate(machine: Machine) -> Outcome | NodeFacts | None:
+    """
+    The controller has its password, and installs nothing while it is read and before anybody cuts power.
+    """
+    return let_finish(machine, machine.node.state_for_s) or rotate(machine)
+
+
+ACTS = (Act("rotate", _rotate), Act("read", _read), Act("accounts", _list))

@@ -3,7 +3,7 @@ Bringing a machine's firmware to what the operator wants of its type, one compon
 
 A task that has ended, or vanished, proves nothing: only the version that the controller shows afterwards does. A controller that restarts
 in the middle, forgets the task or loses our session is asked again until it answers; past the longest stay a person is asked for, and
-power is never cut under a task that runs.
+power is never cut under a task that runs, not under one either whose beginning nobody lived to note, or that somebody else began.
 """
 
 from collections.abc import Sequence
@@ -15,7 +15,7 @@ from controlplane.nodes.states import NodeFacts, NodeSnapshot, Update
 from controlplane.nodes.steps.metal.accounts import is_unsettled, settle
 from controlplane.nodes.steps.metal.power import cut, dark, light
 from controlplane.nodes.steps.metal.sequence import Act, Machine, run, seconds
-from controlplane.providers.errors import Unsupported
+from controlplane.providers.errors import AuthFailed, ProviderError, Unsupported
 from controlplane.providers.hardware import HardwareInventory, SupportsUpdates
 from controlplane.providers.toolbox import Toolbox
 
@@ -48,6 +48,31 @@ def can_update(node: NodeSnapshot, blocking: Sequence[str]) -> bool:
     components = [one.removeprefix(CHECK) for one in blocking if one.startswith(CHECK)]
     images, done = node.expected.parts.images, node.update.installed
     return len(components) == len(blocking) and all(one in images and done.get(one) != images[one].version for one in components)
+
+
+def let_finish(machine: Machine, waited_s: float) -> Wait | None:
+    """
+    A wait while the controller says that it installs an image, whoever sent it. A task that is under way for longer than an installation
+    may take has been forgotten in that state, as some controllers do, and holds nobody up.
+    """
+    if waited_s > seconds(machine, "firmware_install_s", INSTALL_S) or not hasattr(machine.hardware, "find_update"):
+        return None
+    try:
+        view = _door(machine).find_update(machine.controller)
+    except AuthFailed:
+        raise
+    except ProviderError:
+        if waited_s < PATIENCE_S:
+            raise
+        return None  # one that never tells of its tasks is updated and inspected without
+    return None if view is None else Wait("Its controller still installs an image.", READ_POLL_S, detail=view.message)
+
+
+def _cut(machine: Machine) -> Outcome | None:
+    """
+    Power has been cut, with nothing being installed.
+    """
+    return let_finish(machine, machine.node.state_for_s - machine.node.update.since_s) or cut(machine)
 
 
 def _weigh(machine: Machine) -> Outcome:
@@ -169,7 +194,7 @@ def _door(machine: Machine) -> SupportsUpdates:
 
 ACTS = (
     Act("weigh", _weigh),
-    Act("cut", cut),
+    Act("cut", _cut),
     Act("dark", dark),
     Act("send", _send),
     Act("follow", _follow),

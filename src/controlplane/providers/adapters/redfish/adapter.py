@@ -214,6 +214,13 @@ class RedfishAdapter:
         with self._pool.lend(controller, self._config.call_limit_s) as bmc:
             return updates.follow(bmc, controller.system, task)
 
+    def find_update(self, controller: Controller) -> UpdateView | None:
+        """
+        See `SupportsUpdates.find_update`.
+        """
+        with self._pool.lend(controller, self._config.call_limit_s) as bmc:
+            return updates.find(bmc)
+
     @contextmanager
     def _machine(self, controller: Controller) -> Iterator[tuple[Bmc, Reply, Facts]]:
         with self._pool.lend(controller, self._config.call_limit_s) as bmc:

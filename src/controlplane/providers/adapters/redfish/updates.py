@@ -64,6 +64,17 @@ def start(bmc: Bmc, image_url: str, targets: tuple[str, ...]) -> UpdateView:
     return UpdateView(task, "running", percent=_percent(reply.body), message=_words(reply.body))
 
 
+def find(bmc: Bmc) -> UpdateView | None:
+    """
+    An update of any image that the controller calls under way. None, too, where it takes no updates or keeps no tasks.
+    """
+    try:
+        target = action(bmc.read(service(bmc, "UpdateService")), SIMPLE)
+    except (NotFound, Unsupported):
+        return None
+    return _running(bmc, target, "") if target else None
+
+
 def follow(bmc: Bmc, wanted: str, task: str) -> UpdateView:
     """
     How far the task is. It has succeeded only when the controller, which may restart over it, gives good answers again.
@@ -104,7 +115,7 @@ def _task_of(reply: Reply) -> str:
 
 def _running(bmc: Bmc, target: str, image_url: str) -> UpdateView | None:
     """
-    An update with the same image that is under way: a repeat must not begin another.
+    An update with the same image, or any where none is named, that is under way: a repeat must not begin another.
     """
     try:
         tasks = link(bmc.read(service(bmc, "TaskService")), "Tasks")
