@@ -33,6 +33,7 @@ from tests.kits import KITS, unusable
 
 KIT = KITS / "kubernetes" / "kube_emulator.py"
 QUEUE = "kueue.x-k8s.io/queue-name"
+PRIORITY = "kueue.x-k8s.io/priority-class"
 JOB_UID = "kueue.x-k8s.io/job-uid"
 WHY = "example.org/why"
 SPEED = 0.05
@@ -148,7 +149,7 @@ class KubernetesKit:
 
     def _admit(self) -> None:
         emulator, kind = self.emulator, self.emulator.find("jobs", "batch")
-        for job in list(emulator.items("jobs", "batch")):
+        for job in sorted(emulator.items("jobs", "batch"), key=self._rank):
             meta = job["metadata"]
             if QUEUE not in (meta.get("labels") or {}) or (job.get("status") or {}).get("completionTime"):
                 continue
@@ -164,6 +165,14 @@ class KubernetesKit:
             if job["spec"]["suspend"] and workload["spec"]["active"] and self._has_room(job):
                 emulator.update(kind, job, {**job, "spec": {**job["spec"], "suspend": False}}, "kueue")
                 return  # one at a time: its pods must be there before room is counted again
+
+    def _rank(self, job: Any) -> int:
+        """
+        Kueue's order: by the value of the class that the Job names, then as they came.
+        """
+        named = (job["metadata"].get("labels") or {}).get(PRIORITY)
+        known = self.emulator.data[("kueue.x-k8s.io", "workloadpriorityclasses")]
+        return 0 if named is None else -int(known[("", named)]["value"])
 
     def _has_room(self, job: Any) -> bool:
         emulator, module = self.emulator, emulator_module()

@@ -207,7 +207,7 @@ class JobWorld:
                 text("UPDATE clusters SET state = :state WHERE id = :id"), {"state": state, "id": (one or self.customer).cluster}
             )
 
-    def order(self, script: str = SCRIPT, *, customer: Customer | None = None, name: str = "train", **spec: Any) -> str:
+    def order(self, script: str | None = SCRIPT, *, customer: Customer | None = None, name: str = "train", **spec: Any) -> str:
         """
         A job of the customer is queued; its id is returned.
         """

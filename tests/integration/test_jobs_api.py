@@ -80,6 +80,7 @@ def test_a_job_from_submit_to_output(setting: Setting) -> None:
     assert job["status"]["state"] == "queued"
     assert job["spec"] == {
         "cluster_id": setting.world.customer.cluster, "nodes": 2, "gpus_per_node": 8, "tasks_per_node": 8, "script": SCRIPT,
+        "launch": None, "image": None, "priority": "normal",
         "env": {}, "time_limit_s": 86_400, "restart": {"max_restarts": 3},
     }  # fmt: skip
     assert setting.api.nudges == [("job", job["id"])]
@@ -102,6 +103,16 @@ def test_a_job_from_submit_to_output(setting: Setting) -> None:
         {"script": "#!" + "x" * 65_536},
         {"script": "#!\ud800"},
         {"script": ""},
+        {"script": None},
+        {"launch": {"kind": "mpi", "command": ["a"]}},
+        {"script": None, "launch": {"kind": "mpi", "command": []}},
+        {"script": None, "launch": {"kind": "srun", "command": ["a"]}},
+        {"script": None, "launch": {"kind": "mpi", "command": ["a\x00"]}},
+        {"script": None, "launch": {"kind": "mpi", "command": ["a" * 8000] * 5}},
+        {"script": None, "launch": {"kind": "mpi", "command": ["a"], "setup": "a\r\n"}},
+        {"image": "-v /:/host"},
+        {"image": "a b"},
+        {"priority": "urgent"},
         {"nodes": 0},
         {"nodes": 4097},
         {"nodes": "2"},

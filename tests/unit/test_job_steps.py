@@ -482,7 +482,7 @@ def test_the_guide_shows_what_the_code_does() -> None:
     guide = (ROOT / "docs" / "guides" / "jobs.md").read_text()
     assert f"```mermaid\n{JOB_STATES.mermaid()}\n```" in guide
     examples = re.findall(r"```json\n(.*?)```", guide, re.DOTALL)
-    assert len(examples) == 2
+    assert len(examples) >= 2
     for example in examples:
         assert JobCreate.model_validate_json(example).order().spec["tasks_per_node"] >= 1
     for name in FAILURE_WORDS:

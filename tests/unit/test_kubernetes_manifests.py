@@ -19,6 +19,7 @@ from controlplane.providers.adapters.kubernetes.config import KubernetesConfig
 from controlplane.providers.adapters.kubernetes.names import CLUSTER, Names
 from controlplane.providers.clusters import ClusterSpec, JobSpec, Member
 from controlplane.providers.errors import Refused
+from controlplane.providers.launching import Launch
 
 GOLDEN = Path(__file__).parent / "kubernetes_golden"
 NAMES = Names("cp")
@@ -55,6 +56,19 @@ def _objects() -> dict[str, Any]:
         **{**{name: getattr(JOB, name) for name in JOB.__dataclass_fields__}, "nodes": 1, "exclude": (), "image": "a/b:1"}
     )
     made["job-alone"] = manifests.job(NAMES, alone, KubernetesConfig(), None)
+    launched = JobSpec(
+        **{
+            **{name: getattr(JOB, name) for name in JOB.__dataclass_fields__},
+            "script": "",
+            "launch": Launch("torchrun", ("train.py",)),
+            "priority": "high",
+            "secret_env": {"TOKEN": "quiet"},
+            "secret_files": {"key.pem": "quiet too"},
+        }
+    )
+    made["job-launched"] = manifests.job(NAMES, launched, CONFIG, KUEUE)
+    made["secret-launched"] = manifests.secret(NAMES, launched, "0000-uid")
+    made["workloadpriorityclass-high"] = walls.rank(NAMES, "high", KUEUE).body
     made["secret"] = manifests.secret(NAMES, JOB, "0000-uid")
     return made
 

@@ -23,6 +23,15 @@ class ClusterNotUsable(Conflict):
     title = "The cluster is not usable"
 
 
+class FeatureMissing(Conflict):
+    """
+    The provider of the job's cluster does not offer what the job asks for: fields `feature`, `hint`.
+    """
+
+    code = "job_feature_unsupported"
+    title = "The cluster cannot do what the job asks for"
+
+
 class JobEnded(Conflict):
     """
     The job has ended; field `state`.

@@ -3,17 +3,19 @@ Jobs on the wire.
 """
 
 import re
-from typing import Annotated, Self
+from typing import Annotated, Literal, Self
 
-from pydantic import AfterValidator, Field, StringConstraints
+from pydantic import AfterValidator, Field, StringConstraints, model_validator
 
 from controlplane.jobs.models import JobRow
-from controlplane.jobs.service import JobOrder, Slice
+from controlplane.jobs.ordering import JobOrder
+from controlplane.jobs.service import Slice
 from controlplane.web.schemas import Body, Issue, Labels, Moment, Out, Status
 
 MAX_SCRIPT_BYTES = 64 * 1024
 MAX_VALUE_BYTES = 4 * 1024
 MAX_ENV_BYTES = 128 * 1024
+MAX_COMMAND_BYTES = 32 * 1024
 SCRIPT = '#!/bin/bash\nsrun python train.py --resume "$CHECKPOINTS"\n'
 
 
@@ -50,6 +52,27 @@ JobName = Annotated[
     StringConstraints(min_length=1, max_length=63, pattern=r"^[a-z0-9]([a-z0-9-]*[a-z0-9])?$"),
     Field(description="Lower-case letters, digits and dashes; several jobs may share a name.", examples=["train-7b"]),
 ]
+
+
+def _check_command(words: list[str]) -> list[str]:
+    if any("\x00" in word for word in words):
+        raise ValueError("a word cannot hold NUL")
+    if sum(len(word.encode(errors="replace")) for word in words) > MAX_COMMAND_BYTES:
+        raise ValueError(f"a command has at most {MAX_COMMAND_BYTES} bytes")
+    return words
+
+
+def _check_setup(lines: str) -> str:
+    if "\x00" in lines or "\r" in lines:
+        raise ValueError("setup lines end with \\n and cannot hold NUL")
+    return lines
+
+
+Command = Annotated[list[Annotated[str, StringConstraints(max_length=8192)]], AfterValidator(_check_command)]
+Setup = Annotated[str, StringConstraints(max_length=8192), AfterValidator(_check_setup)]
+Script = Annotated[str, StringConstraints(min_length=2, max_length=MAX_SCRIPT_BYTES), AfterValidator(_check_script)]
+Image = Annotated[str, StringConstraints(max_length=300, pattern=r"^[A-Za-z0-9][A-Za-z0-9._:/@-]*$")]
+PriorityClass = Literal["low", "normal", "high"]
 EnvName = Annotated[str, StringConstraints(max_length=128, pattern=r"^[A-Za-z_][A-Za-z0-9_]*$")]
 
 
@@ -61,6 +84,36 @@ class Restart(Body):
     max_restarts: int = Field(default=3, ge=0, le=10, description="How often at most.", examples=[3])
 
 
+class Launch(Body):
+    """
+    A program that is started on all nodes of the gang at once, in the place of a script.
+    """
+
+    kind: Literal["torchrun", "mpi"] = Field(
+        description="torchrun: one launcher on each node, which starts the processes. mpi: the scheduler starts every process.",
+        examples=["torchrun"],
+    )
+    command: Command = Field(
+        min_length=1,
+        max_length=256,
+        description="The program and its arguments, word by word; no shell reads them. For torchrun: what follows its own arguments.",
+        examples=[["train.py", "--epochs", "3"]],
+    )
+    launcher: Command = Field(
+        default=["torchrun"],
+        min_length=1,
+        max_length=8,
+        description="What is run in the place of `torchrun`.",
+        examples=[["python3", "-m", "torch.distributed.run"]],
+    )
+    setup: Setup = Field(
+        default="", description="Shell lines that run first, for every launcher.", examples=["source /opt/venv/bin/activate"]
+    )
+    pmi: Literal["pmix", "pmi2"] | None = Field(
+        default=None, description="How MPI processes find each other; left out: as the cluster is set up.", examples=["pmix"]
+    )
+
+
 class JobSpec(Body):
     """
     What shall run, and where.
@@ -69,7 +122,7 @@ class JobSpec(Body):
     cluster_id: str = Field(
         min_length=1,
         max_length=64,
-        description="A Slurm cluster of the same project.",
+        description="A Slurm or Kubernetes cluster of the same project.",
         examples=["clu_01k5x7p3r8w2v6t9q4n0m1c2d3"],
     )
     nodes: int = Field(default=1, ge=1, le=4096, description="Nodes of the gang: all start together or none.", examples=[4])
@@ -81,11 +134,22 @@ class JobSpec(Body):
         description="Tasks a bare `srun` starts on each node; one per GPU when left out, and at least one.",
         examples=[8],
     )
-    script: Annotated[str, AfterValidator(_check_script)] = Field(
-        min_length=2,
-        max_length=MAX_SCRIPT_BYTES,
-        description="A batch script that begins with `#!`; it runs on the first node. At most 64 KiB.",
+    script: Script | None = Field(
+        default=None,
+        description="A batch script that begins with `#!`, at most 64 KiB. It runs on the first node under Slurm, and on every node where"
+        " the job runs in containers. Left out with `launch`.",
         examples=[SCRIPT],
+    )
+    launch: Launch | None = Field(default=None, description="A program to start on all nodes at once, in the place of a script.")
+    image: Image | None = Field(
+        default=None,
+        description="The container image it runs in; left out: the cluster's own default.",
+        examples=["registry.example.com/team/train:7"],
+    )
+    priority: PriorityClass = Field(
+        default="normal",
+        description="Its place among the jobs of its cluster that wait: a higher one starts first where both could.",
+        examples=["normal"],
     )
     env: Annotated[dict[EnvName, Annotated[str, AfterValidator(_check_value)]], AfterValidator(_check_env)] = Field(
         default={},
@@ -97,6 +161,12 @@ class JobSpec(Body):
         default=86_400, ge=60, le=31 * 86_400, description="It is ended after this, in seconds.", examples=[86_400]
     )
     restart: Restart = Field(default_factory=Restart, description="When it starts again by itself.")
+
+    @model_validator(mode="after")
+    def _one_program(self) -> Self:
+        if (self.script is None) == (self.launch is None):
+            raise ValueError("send either a script or what to launch")
+        return self
 
 
 class JobCreate(Body):
@@ -132,6 +202,18 @@ class RestartOut(Out):
     max_restarts: int = Field(description="How often at most.", examples=[3])
 
 
+class LaunchOut(Out):
+    """
+    A program that is started on all nodes of the gang at once.
+    """
+
+    kind: str = Field(description="torchrun or mpi.", examples=["torchrun"])
+    command: list[str] = Field(description="The program and its arguments.", examples=[["train.py", "--epochs", "3"]])
+    launcher: list[str] = Field(description="What is run in the place of `torchrun`.", examples=[["torchrun"]])
+    setup: str = Field(description="Shell lines that run first.", examples=["source /opt/venv/bin/activate"])
+    pmi: str | None = Field(description="How MPI processes find each other.", examples=[None])
+
+
 class JobSpecOut(Out):
     """
     What runs, and where, with defaults filled in.
@@ -141,7 +223,12 @@ class JobSpecOut(Out):
     nodes: int = Field(description="Nodes of the gang.", examples=[4])
     gpus_per_node: int = Field(description="GPUs on each node.", examples=[8])
     tasks_per_node: int = Field(description="Tasks a bare `srun` starts on each node.", examples=[8])
-    script: str = Field(description="The batch script.", examples=[SCRIPT])
+    script: str | None = Field(description="The batch script; none with `launch`.", examples=[SCRIPT])
+    launch: LaunchOut | None = Field(default=None, description="What is started in the place of a script.")
+    image: str | None = Field(
+        default=None, description="The container image it runs in.", examples=["registry.example.com/team/train:7"]
+    )
+    priority: str = Field(default="normal", description="Its place among the jobs that wait.", examples=["normal"])
     env: dict[str, str] = Field(description="Environment of the script.", examples=[{"CHECKPOINTS": "/data/run-1"}])
     time_limit_s: int = Field(description="It is ended after this, in seconds.", examples=[86_400])
     restart: RestartOut = Field(description="When it starts again by itself.")

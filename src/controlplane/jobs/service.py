@@ -16,8 +16,10 @@ from controlplane.clusters import service as clusters
 from controlplane.clusters.states import Home
 from controlplane.identity import service as identity
 from controlplane.jobs import repository
-from controlplane.jobs.errors import ClusterNotUsable, ClusterRunsNoJobs, GangTooLarge, JobEnded
+from controlplane.jobs.errors import JobEnded
 from controlplane.jobs.models import JobRow
+from controlplane.jobs.ordering import JobOrder as JobOrder  # noqa: PLC0414 - whoever orders needs it
+from controlplane.jobs.ordering import check_home, refusal
 from controlplane.jobs.states import ENDS, HOME_LOST, HOME_READY, JOB_STATES, JobFacts, JobFilter, JobSnapshot, resume_env
 from controlplane.kit.access import Principal
 from controlplane.kit.clock import CpClock, rfc3339
@@ -28,39 +30,16 @@ from controlplane.kit.lifecycle import Claim, Result, wake
 from controlplane.kit.outcome import Advance, Fail, Outcome, Wait
 from controlplane.kit.paging import Page, PageAsk
 
-PRODUCT = "slurm"
-"""The kind of cluster that runs jobs."""
-
-
-@dataclass(frozen=True, slots=True)
-class JobOrder:
-    """
-    A job as it was asked for, defaults filled in.
-    """
-
-    name: str
-    """For people."""
-    labels: dict[str, str]
-    """Free key-value pairs."""
-    cluster_id: str
-    """Where it shall run."""
-    nodes: int
-    """All or none."""
-    gpus_per_node: int
-    """GPUs on each."""
-    spec: dict[str, Any]
-    """All of it, as stored and shown."""
-
 
 def create_job(session: Session, principal: Principal, project_id: str, order: JobOrder) -> JobRow:
     """
-    The job is queued. Raises NotFound for a cluster of another project, ClusterRunsNoJobs, ClusterNotUsable, GangTooLarge.
+    The job is queued. Raises NotFound for a cluster of another project, ClusterRunsNoJobs, ClusterNotUsable, GangTooLarge, FeatureMissing.
     """
     principal.check_project(project_id)
     home = clusters.homes(session, [order.cluster_id]).get(order.cluster_id)
     if home is None or home.project_id != project_id or home.tenant_id != principal.tenant_id:
         raise NotFound
-    _check_home(home, order)
+    check_home(home, order)
     initial = JOB_STATES.by_name[JOB_STATES.initial]
     row = JobRow(
         id=new_id("job"),
@@ -77,34 +56,6 @@ def create_job(session: Session, principal: Principal, project_id: str, order: J
     repository.add(session, row)
     record(session, [_event(row, "queued", {"state": row.state})], [Move("job", row.id, "", row.state, row.reason, row.tenant_id)])
     return row
-
-
-def _check_home(home: Home, order: JobOrder) -> None:
-    if home.kind != PRODUCT:
-        raise ClusterRunsNoJobs(
-            f"{home.cluster_id} is a {home.kind} cluster; jobs run on clusters of the kind {PRODUCT}.",
-            hint=f"Order a cluster with kind {PRODUCT}, or start the work on this one yourself with its credentials.",
-        )
-    if home.state in HOME_LOST:
-        raise ClusterNotUsable(
-            f"{home.cluster_id} is {home.state}; name a cluster that runs or is being made.", cluster_state=home.state
-        )
-    too_large = _too_large(home, nodes=order.nodes, gpus_per_node=order.gpus_per_node)
-    if too_large is not None:
-        raise too_large
-
-
-def _too_large(home: Home, *, nodes: int, gpus_per_node: int) -> GangTooLarge | None:
-    """
-    By the nodes that are ordered, whether they are there yet or not.
-    """
-    if home.gpus_per_node and gpus_per_node > home.gpus_per_node:
-        words = f"{gpus_per_node} GPUs per node asked; the nodes of {home.cluster_id} have {home.gpus_per_node}."
-        return GangTooLarge(words, resource="gpus_per_node", limit=home.gpus_per_node, requested=gpus_per_node)
-    if nodes > home.nodes:
-        words = f"{nodes} nodes asked; {home.cluster_id} has {home.nodes}. Ask for fewer or let the cluster grow."
-        return GangTooLarge(words, resource="nodes", limit=home.nodes, requested=nodes)
-    return None
 
 
 def get_job(session: Session, principal: Principal, project_id: str, job_id: str) -> JobRow:
@@ -245,9 +196,9 @@ def _admission(claim: Claim, home: Home | None) -> Outcome:
     if home.state not in HOME_READY:
         return Wait(f"Waits for its cluster, which is {home.state}.", 5.0)
     spec = claim.row["spec"]
-    too_large = _too_large(home, nodes=spec["nodes"], gpus_per_node=spec["gpus_per_node"])
-    if too_large is not None:
-        return Fail(too_large.code, too_large.detail, facts=theirs)
+    wrong = refusal(home, spec)
+    if wrong is not None:
+        return Fail(wrong.code, wrong.detail, facts=theirs)
     return Advance("admitted")
 
 
@@ -275,7 +226,7 @@ def _snapshot(claim: Claim, home: Home | None, state_age_s: float) -> JobSnapsho
         cluster_state="deleted" if home is None else home.state,
         user="" if home is None else home.user,
         provider=None if home is None else home.provider,
-        script=spec["script"],
+        script=spec["script"] or "",
         nodes=spec["nodes"],
         gpus_per_node=spec["gpus_per_node"],
         tasks_per_node=spec["tasks_per_node"],
@@ -295,6 +246,9 @@ def _snapshot(claim: Claim, home: Home | None, state_age_s: float) -> JobSnapsho
         ran=row["started_at"] is not None,
         placement=tuple(row["placement"]),
         requeues=row["attempt_requeues"],
+        image=spec.get("image") or "",
+        priority=spec.get("priority", "normal"),
+        launch=spec.get("launch"),
         resume_step=(row["last_checkpoint"] or {}).get("step"),
         sent=home is not None and home.dedicated,
         log_closed=row["log_closed"],

@@ -97,6 +97,17 @@ FAILURE_WORDS = {
 }
 """What each failure class means; these are all that a job can have."""
 
+FEATURE_HINTS: dict[str, tuple[str, str]] = {
+    "gangs": ("it starts no gangs of several nodes.", "Ask for one node, or use a Slurm cluster."),
+    "priority": ("its jobs start in the order they came.", "Leave the priority at normal."),
+    "image": ("it runs no containers.", "Leave out the image, or use a Kubernetes cluster."),
+    "launch_torchrun": ("it has no recipe for torchrun.", "Send a script that starts it."),
+    "launch_mpi": ("it cannot start the processes of an MPI program.", "Use a Slurm cluster, or launch with torchrun."),
+    "secret_env": ("it cannot keep secrets.", "Leave them out."),
+    "secret_files": ("it delivers secrets as environment only.", "Deliver the secret as env, or use a Kubernetes cluster."),
+}
+"""What a job may need of a provider, each with what is missing where it is not offered and what to do then."""
+
 OUTPUT_CAP_BYTES = 16 * 1024 * 1024
 """Output kept of one attempt."""
 PIECE_BYTES = 64 * 1024
@@ -105,6 +116,21 @@ TRUNCATED = b"\n[the output goes on; only its first 16 MiB are kept]\n"
 """Stands behind the last byte that was kept, so that more than the cap is stored exactly when something was cut off."""
 ABSENCE_GAP_S = 90.0
 """A job is believed lost when the scheduler did not know it twice, this long apart: longer than its answers may be stale."""
+
+
+def features_of(spec: Mapping[str, Any]) -> tuple[str, ...]:
+    """
+    What the job needs of a provider besides nodes, GPUs, a script and its environment.
+    """
+    launch = (spec.get("launch") or {}).get("kind")
+    wanted = {
+        "gangs": spec["nodes"] > 1,
+        "priority": spec.get("priority", "normal") != "normal",
+        "image": bool(spec.get("image")),
+        "launch_torchrun": launch == "torchrun",
+        "launch_mpi": launch == "mpi",
+    }
+    return tuple(name for name, asked in wanted.items() if asked)
 
 
 def poll_in_s(state_age_s: float) -> float:
@@ -271,6 +297,12 @@ class JobSnapshot:
     """Instance ids stored for the attempt."""
     requeues: int = 0
     """Restarts of this attempt by the scheduler that were counted."""
+    image: str = ""
+    """The container image; empty: none."""
+    priority: str = "normal"
+    """low, normal or high."""
+    launch: dict[str, Any] | None = None
+    """What runs in the place of a script."""
     resume_step: int | None = None
     """The step of the last good checkpoint; None where there is none."""
     sent: bool = False

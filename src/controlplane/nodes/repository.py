@@ -23,18 +23,17 @@ def provider_ref(row: Any) -> ProviderRef:
     """
     The frozen value of a provider's row.
     """
-    return ProviderRef(row.id, row.adapter, row.config, row.sealed, row.version)
+    features = None if row.job_features is None else tuple(row.job_features)
+    return ProviderRef(row.id, row.adapter, row.config, row.sealed, row.version, features)
 
 
 def read_providers(session: Session, ids: Sequence[str]) -> dict[str, ProviderRef]:
     """
     The providers by id.
     """
-    rows = session.execute(
-        select(ProviderRow.id, ProviderRow.adapter, ProviderRow.config, ProviderRow.sealed, ProviderRow.version).where(
-            ProviderRow.id.in_(set(ids))
-        )
-    )
+    said = ProviderRow.capabilities["job_features"].label("job_features")
+    query = select(ProviderRow.id, ProviderRow.adapter, ProviderRow.config, ProviderRow.sealed, ProviderRow.version, said)
+    rows = session.execute(query.where(ProviderRow.id.in_(set(ids))))
     return {row.id: provider_ref(row) for row in rows}
 
 

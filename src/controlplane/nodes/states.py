@@ -131,6 +131,8 @@ class ProviderRef:
     """Sealed secrets."""
     version: int
     """Changes when any of it does."""
+    job_features: tuple[str, ...] | None = None
+    """What jobs may ask of it, as it said when it was last asked; None where it has not said."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,9 +12,12 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Literal, Protocol, runtime_checkable
 
+from controlplane.providers.launching import Launch
 from controlplane.providers.machines import Check
 
 MemberState = Literal["up", "draining", "drained", "down", "joining", "absent", "unknown"]
+Priority = Literal["low", "normal", "high"]
+JobFeature = Literal["gangs", "priority", "image", "launch_torchrun", "launch_mpi", "secret_env", "secret_files"]
 JobPhase = Literal["pending", "running", "completing", "succeeded", "failed", "cancelled", "unknown"]
 FailureClass = Literal[
     "user_error",
@@ -55,6 +58,8 @@ class Capabilities:
     """None: no limit known."""
     notes: tuple[str, ...] = ()
     """What is missing on this version, in words, for operators."""
+    job_features: tuple[JobFeature, ...] = ()
+    """What jobs may ask for besides nodes, GPUs, a script and its environment; all else is refused before it is sent."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -154,7 +159,7 @@ class JobSpec:
     user: str
     """The peer's account it runs as (as in ClusterSpec)."""
     script: str
-    """A batch script with its `#!` line."""
+    """A batch script with its `#!` line; empty with `launch`."""
     nodes: int
     """Whole gang: all or none."""
     gpus_per_node: int
@@ -172,7 +177,15 @@ class JobSpec:
     requeue: bool = True
     """Whether the peer may start it again by itself, under the same id, when it lost a machine."""
     image: str = ""
-    """The container image the script runs in, where the peer runs containers; empty: the peer's own default."""
+    """The container image it runs in, where the peer runs containers; empty: the peer's own default."""
+    priority: Priority = "normal"
+    """Its place among the jobs of its cluster that wait: a higher one starts first where both could."""
+    launch: Launch | None = None
+    """What runs in the place of a script, which is empty then."""
+    secret_env: dict[str, str] = field(default_factory=dict, repr=False)
+    """More environment, whose values nobody may read; wins over `env`."""
+    secret_files: dict[str, str] = field(default_factory=dict, repr=False)
+    """File name to content, below the folder that SECRETS_DIR names."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,11 +2,15 @@
 Handing a job to the scheduler, once.
 """
 
+from collections.abc import Mapping
+from typing import Any, cast
+
 from controlplane.jobs.states import HOME_LOST, JobFacts, JobSnapshot
 from controlplane.jobs.steps.watching import facts_of, find
 from controlplane.kit.outcome import Advance, Fail, Outcome, Wait
-from controlplane.providers.clusters import JobSpec
+from controlplane.providers.clusters import JobSpec, Priority
 from controlplane.providers.errors import NoCapacity, NotFound, ProviderError, Refused, Transient, Unknown, Unsupported
+from controlplane.providers.launching import Launch
 from controlplane.providers.toolbox import Toolbox
 
 UNSURE = "unsure"
@@ -42,6 +46,19 @@ def _spec(job: JobSnapshot) -> JobSpec:
         env=dict(job.env),
         gpu_model=job.gpu_model,
         requeue=job.max_restarts > 0,
+        image=job.image,
+        priority=cast("Priority", job.priority),
+        launch=None if job.launch is None else _launch(job.launch),
+    )
+
+
+def _launch(wanted: Mapping[str, Any]) -> Launch:
+    return Launch(
+        kind=wanted["kind"],
+        command=tuple(wanted["command"]),
+        launcher=tuple(wanted["launcher"]),
+        setup=wanted["setup"],
+        pmi=wanted["pmi"] or "",
     )
 
 

@@ -13,7 +13,16 @@ from controlplane.providers.adapters.kubernetes.jobs import Jobs
 from controlplane.providers.adapters.kubernetes.names import Names
 from controlplane.providers.adapters.kubernetes.pool import gpus_of
 from controlplane.providers.adapters.kubernetes.shared import Shared
-from controlplane.providers.clusters import Capabilities, ClusterList, ClusterSpec, ClusterView, JobSpec, JobView, OutputChunk
+from controlplane.providers.clusters import (
+    Capabilities,
+    ClusterList,
+    ClusterSpec,
+    ClusterView,
+    JobFeature,
+    JobSpec,
+    JobView,
+    OutputChunk,
+)
 from controlplane.providers.deadline import one_call
 from controlplane.providers.errors import Permanent, Refused
 from controlplane.providers.registry import AdapterInput, read_config
@@ -21,6 +30,9 @@ from controlplane.providers.registry import AdapterInput, read_config
 MIB = 1024 * 1024
 EXTRAS = {"jobset.x-k8s.io": "jobset", "leaderworkerset.x-k8s.io": "leaderworkerset", "resource.k8s.io": "dra"}
 """API groups that later parts of this adapter can use."""
+ALWAYS: tuple[JobFeature, ...] = ("image", "launch_torchrun", "secret_env", "secret_files")
+QUEUED: tuple[JobFeature, ...] = ("gangs", "priority")
+"""What jobs may ask for where Kueue is."""
 
 
 def build(given: AdapterInput) -> KubernetesAdapter:
@@ -80,6 +92,8 @@ class KubernetesAdapter:
             walls=("namespace", "network_policy", "taint", *(["queue"] if kueue else [])),
             max_nodes_per_job=None if kueue else 1,
             notes=tuple(notes),
+            # without Kueue a priority would be one over all that runs on the server, so it is not offered
+            job_features=(*QUEUED, *ALWAYS) if kueue else ALWAYS,
         )
 
     def apply_cluster(self, spec: ClusterSpec) -> None:

@@ -15,8 +15,9 @@ from controlplane.providers.adapters.kubernetes.manifests import CONTAINER, job,
 from controlplane.providers.adapters.kubernetes.names import CANCELLED, TENANT, TOKEN, Names, core, grouped, job_name
 from controlplane.providers.adapters.kubernetes.pool import ended, gpus_of
 from controlplane.providers.adapters.kubernetes.shared import Shared
+from controlplane.providers.adapters.kubernetes.walls import rank
 from controlplane.providers.clusters import JobSpec, JobView, OutputChunk
-from controlplane.providers.errors import Busy, NoCapacity, NotFound, Refused
+from controlplane.providers.errors import Busy, NoCapacity, NotFound, Refused, Unsupported
 
 Json = dict[str, Any]
 MAX_CHANGES = 5
@@ -128,7 +129,11 @@ class Jobs:
             return b""
 
     def _create(self, spec: JobSpec) -> Json:
-        body = job(self._names, spec, self._config, self._shared.kueue())
+        kueue = self._shared.kueue()
+        body = job(self._names, spec, self._config, kueue)
+        if kueue is not None and spec.priority != "normal":
+            known = rank(self._names, spec.priority, kueue)
+            self._kube.apply(known.path, known.body)
         try:
             return self._kube.create(grouped(BATCH, "jobs", namespace=self._names.namespace(spec.cluster_id)), body)
         except Exists as error:
@@ -176,6 +181,8 @@ class Jobs:
             raise Refused(f"{spec.tenant_id} is not the tenant of {spec.cluster_id}", code="provider_wrong_user")
 
     def _refuse_impossible(self, spec: JobSpec) -> None:
+        if spec.priority != "normal" and self._shared.kueue() is None:
+            raise Unsupported("without Kueue there is no queue to stand first in", code="job_feature_unsupported")
         if spec.nodes > 1 and self._shared.kueue() is None:
             raise Refused(
                 "a job of several nodes needs a scheduler that starts all of its pods or none: install Kueue, or ask for one node",

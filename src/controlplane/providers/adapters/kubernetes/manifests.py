@@ -9,10 +9,11 @@ import re
 from typing import Any
 
 from controlplane.providers.adapters.kubernetes.config import KubernetesConfig, check_image
-from controlplane.providers.adapters.kubernetes.names import CLUSTER, HOSTNAME, QUEUE, TOKEN, Names, job_name
+from controlplane.providers.adapters.kubernetes.names import CLUSTER, HOSTNAME, PRIORITY, QUEUE, TOKEN, Names, job_name
 from controlplane.providers.adapters.kubernetes.walls import HEADLESS, Queueing, toleration
 from controlplane.providers.clusters import JobSpec
-from controlplane.providers.errors import Refused
+from controlplane.providers.errors import Refused, Unsupported
+from controlplane.providers.launching import on_each_node
 
 Json = dict[str, Any]
 CONTAINER = "job"
@@ -21,18 +22,26 @@ MAX_SECRET_BYTES = 900_000
 """Script and environment together; the server's own limit is 1 MiB for the whole object."""
 RENDEZVOUS_PORT = 29_500
 _VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,252}")
+_FILE = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,62}")
 _SCRIPT_AT = "/controlplane"
+_SECRETS_AT = "/controlplane-secrets"
 _RUN_ALL = 0o555
+_READ_OWN = 0o440
 
 
 def refuse_unsendable(spec: JobSpec) -> None:
     """
     The attempt can be written as objects. Raises Refused for what no Kubernetes could run as it is meant.
     """
-    if not spec.script.startswith("#!"):
+    if spec.launch is not None and spec.launch.kind != "torchrun":
+        raise Unsupported("pods have no scheduler that starts MPI processes", code="job_feature_unsupported")
+    if spec.launch is None and not spec.script.startswith("#!"):
         raise Refused("the script has no #! line", code="job_script_invalid")
-    odd = [key for key, value in spec.env.items() if not _VARIABLE.fullmatch(key) or "\0" in value]
-    size = len(spec.script.encode()) + sum(len(key) + len(value.encode()) for key, value in spec.env.items())
+    env = {**spec.env, **spec.secret_env}
+    odd = [key for key, value in env.items() if not _VARIABLE.fullmatch(key) or "\0" in value]
+    odd += [name for name in spec.secret_files if not _FILE.fullmatch(name)]
+    kept = {**env, **spec.secret_files}
+    size = len(_script(spec).encode()) + sum(len(key) + len(value.encode()) for key, value in kept.items())
     if odd or "\0" in spec.script or size > MAX_SECRET_BYTES:
         raise Refused("the environment or script cannot be sent", code="job_env_invalid")
     if spec.image:
@@ -61,6 +70,8 @@ def job(names: Names, spec: JobSpec, config: KubernetesConfig, kueue: Queueing |
         "template": {"metadata": _template_marks(labels, config, kueue), "spec": _pod(spec, config, kueue)},
     }
     queue = {QUEUE: "cluster"} if kueue is not None else {}
+    if kueue is not None and spec.priority != "normal":
+        queue[PRIORITY] = f"{names.deployment}-{spec.priority}"
     metadata = {"name": job_name(spec.token), "namespace": names.namespace(spec.cluster_id), "labels": labels | queue}
     return {"apiVersion": "batch/v1", "kind": "Job", "metadata": metadata, "spec": body}
 
@@ -70,7 +81,8 @@ def secret(names: Names, spec: JobSpec, uid: str) -> Json:
     Script and environment. The Job owns it, so it goes when the Job goes.
     """
     name = job_name(spec.token)
-    texts = {"script": spec.script} | {f"env.{key}": value for key, value in spec.env.items()}
+    texts = {"script": _script(spec)} | {f"env.{key}": value for key, value in (spec.env | spec.secret_env).items()}
+    texts |= {f"file.{key}": value for key, value in spec.secret_files.items()}
     return {
         "apiVersion": "v1",
         "kind": "Secret",
@@ -83,6 +95,13 @@ def secret(names: Names, spec: JobSpec, uid: str) -> Json:
         "type": "Opaque",
         "data": {key: base64.b64encode(value.encode()).decode() for key, value in texts.items()},
     }
+
+
+def _script(spec: JobSpec) -> str:
+    """
+    What is the process of each pod.
+    """
+    return spec.script if spec.launch is None else on_each_node(spec.launch)
 
 
 def _template_marks(labels: dict[str, str], config: KubernetesConfig, kueue: Queueing | None) -> Json:
@@ -113,6 +132,7 @@ def _pod(spec: JobSpec, config: KubernetesConfig, kueue: Queueing | None) -> Jso
         "volumes": [
             {"name": "script", "secret": _script_file(spec)},
             {"name": "shm", "emptyDir": {"medium": "Memory"}},
+            *([{"name": "secrets", "secret": _secret_files(spec)}] if spec.secret_files else []),
         ],
     }
 
@@ -129,6 +149,7 @@ def _container(spec: JobSpec, config: KubernetesConfig) -> Json:
         "volumeMounts": [
             {"name": "script", "mountPath": _SCRIPT_AT, "readOnly": True},
             {"name": "shm", "mountPath": "/dev/shm"},  # noqa: S108 - the mount that collective libraries expect
+            *([{"name": "secrets", "mountPath": _SECRETS_AT, "readOnly": True}] if spec.secret_files else []),
         ],
     }
 
@@ -147,12 +168,22 @@ def _environment(spec: JobSpec) -> list[Json]:
         "MASTER_ADDR": {"value": f"{name}-0.{HEADLESS}"},
         "MASTER_PORT": {"value": str(RENDEZVOUS_PORT)},
     }
-    own = {key: {"valueFrom": {"secretKeyRef": {"name": name, "key": f"env.{key}"}}} for key in spec.env}
+    own = {key: {"valueFrom": {"secretKeyRef": {"name": name, "key": f"env.{key}"}}} for key in spec.env | spec.secret_env}
+    if spec.secret_files:
+        ours["SECRETS_DIR"] = {"value": _SECRETS_AT}
     return [{"name": key, **value} for key, value in (ours | own).items()]
 
 
 def _script_file(spec: JobSpec) -> Json:
     return {"secretName": job_name(spec.token), "defaultMode": _RUN_ALL, "items": [{"key": "script", "path": "script"}]}
+
+
+def _secret_files(spec: JobSpec) -> Json:
+    """
+    Files that the job's group, and nobody else, may read.
+    """
+    items = [{"key": f"file.{name}", "path": name} for name in sorted(spec.secret_files)]
+    return {"secretName": job_name(spec.token), "defaultMode": _READ_OWN, "items": items}
 
 
 def _model(spec: JobSpec, config: KubernetesConfig) -> dict[str, str]:

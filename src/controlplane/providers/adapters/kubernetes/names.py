@@ -38,6 +38,7 @@ UP_SINCE = f"{DOMAIN}/up-since"
 CANCELLED = f"{DOMAIN}/cancelled-at"
 """Annotation of a job: when it was asked to end."""
 QUEUE = "kueue.x-k8s.io/queue-name"
+PRIORITY = "kueue.x-k8s.io/priority-class"
 HOSTNAME = "kubernetes.io/hostname"
 
 _ID = re.compile(r"[a-z0-9]([a-z0-9_-]{0,44}[a-z0-9])?")

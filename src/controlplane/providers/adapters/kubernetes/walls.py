@@ -12,18 +12,21 @@ from controlplane.providers.adapters.kubernetes.config import KubernetesConfig
 from controlplane.providers.adapters.kubernetes.names import (
     CLUSTER,
     MEMBERS,
+    OWNER,
     PROJECT,
     TENANT,
     Names,
     core,
     grouped,
 )
-from controlplane.providers.clusters import ClusterSpec
+from controlplane.providers.clusters import ClusterSpec, Priority
 
 Json = dict[str, Any]
 RBAC, NETWORK = "rbac.authorization.k8s.io/v1", "networking.k8s.io/v1"
 HEADLESS = "jobs"
 """The Service through which the pods of a gang find each other by name."""
+RANKS: dict[Priority, int] = {"low": -1000, "normal": 0, "high": 1000}
+"""A job of no class has 0 at Kueue, so the usual ones name none."""
 PODS_PER_NODE = 110
 """What a kubelet takes unless told otherwise."""
 READABLE = (
@@ -134,6 +137,16 @@ def queue(names: Names, spec: ClusterSpec, config: KubernetesConfig, kueue: Queu
     body = _object(kueue.api, "LocalQueue", "cluster", labels, ns) | {"spec": {"clusterQueue": ns}}
     parts.append(Part(grouped(kueue.api, "localqueues", "cluster", namespace=ns), body))
     return tuple(parts)
+
+
+def rank(names: Names, priority: Priority, kueue: Queueing) -> Part:
+    """
+    The class by which Kueue orders jobs that wait. It is one object for the whole installation, and says nothing of any cluster.
+    """
+    name = f"{names.deployment}-{priority}"
+    body = _object(kueue.api, "WorkloadPriorityClass", name, {OWNER: names.deployment})
+    told = {"value": RANKS[priority], "description": f"Jobs of the priority {priority}."}
+    return Part(grouped(kueue.api, "workloadpriorityclasses", name), body | told)
 
 
 def outside(names: Names, cluster_id: str, kueue: Queueing) -> tuple[str, ...]:

@@ -151,6 +151,7 @@ class SimulatedProvider:
             accounts=True,
             walls=("cluster", "user"),
             scrub=True,
+            job_features=("gangs", "priority", "launch_torchrun", "launch_mpi", "secret_env"),
             notes=("simulated: scripts are played by a small grammar, not run",),
         )
         return self._read("capabilities", "*", lambda _act, _at: able)
@@ -204,6 +205,7 @@ class SimulatedProvider:
         """
         The attempt exists exactly once; the peer's id is returned.
         """
+        job = batch.played(job)
         return cast("str", self._change("submit", job.token, asdict(job), token=job.token, tenant=job.tenant_id))
 
     def find_job(self, cluster_id: str, token: str) -> JobView:

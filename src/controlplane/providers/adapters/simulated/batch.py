@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import json
 import sqlite3
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from typing import Any
 
 from controlplane.providers.adapters.simulated import queue
@@ -16,7 +16,8 @@ from controlplane.providers.adapters.simulated.clock import from_us, instant_or_
 from controlplane.providers.adapters.simulated.groups import standing
 from controlplane.providers.adapters.simulated.members import current_members
 from controlplane.providers.clusters import JobSpec, JobView, OutputChunk
-from controlplane.providers.errors import NoCapacity, NotFound, Refused
+from controlplane.providers.errors import NoCapacity, NotFound, Refused, Unsupported
+from controlplane.providers.launching import Gang, under_slurm
 
 _JOB_FAULTS = {
     "job_node_fault": "node_fault",
@@ -35,6 +36,25 @@ _END_LINES = {
     "Cancelled": "slurmstepd: error: *** JOB {id} ON {node} CANCELLED AT {at} ***",
 }
 """What the peer itself writes into the output when it ends a job, by reason."""
+
+
+def played(spec: JobSpec) -> JobSpec:
+    """
+    The attempt as the queue plays it: a program to launch is a script, secrets are environment. Raises Unsupported.
+    """
+    if spec.image or spec.secret_files:
+        raise Unsupported("the simulator has no containers and no files", code="job_feature_unsupported")
+    spec = replace(spec, env={**spec.env, **spec.secret_env}, secret_env={})
+    if spec.launch is None:
+        return spec
+    # its shell reads line by line and knows one address of a node: its name
+    made = under_slurm(spec.launch, Gang(spec.nodes, spec.gpus_per_node, spec.tasks_per_node)).splitlines()
+    begin = next(number for number, line in enumerate(made) if line.startswith("exec srun"))
+    address, port = spec.env.get("MASTER_ADDR", "$SLURMD_NODENAME"), spec.env.get("MASTER_PORT", "29500")
+    known = f"export MASTER_ADDR={address} MASTER_PORT={port}"
+    script = "\n".join([*made[:2], known, "; ".join(filter(str.strip, made[begin:])), ""])
+    tasks = 1 if spec.launch.kind == "torchrun" else spec.tasks_per_node
+    return replace(spec, script=script, launch=None, tasks_per_node=tasks)
 
 
 def submit(act: Act, spec: JobSpec) -> str:

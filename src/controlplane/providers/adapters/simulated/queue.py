@@ -30,6 +30,9 @@ _FATES: dict[str, tuple[str, str, int, int]] = {
 }
 """End of a run -> reason, failure class, exit code, signal."""
 
+_RANK = "CASE json_extract(spec, '$.priority') WHEN 'high' THEN 0 WHEN 'low' THEN 2 ELSE 1 END"
+"""A job of a higher class stands before all of lower ones."""
+
 
 def settle(act: Act, object_id: int) -> None:
     """
@@ -142,7 +145,7 @@ class _Replay:
 
     def reload(self) -> None:
         db, key = self.act.db, (self.object_id,)
-        pending = "SELECT * FROM jobs WHERE object_id = ? AND phase = 'pending' ORDER BY eligible_at, id"
+        pending = f"SELECT * FROM jobs WHERE object_id = ? AND phase = 'pending' ORDER BY {_RANK}, eligible_at, id"
         self.pending = db.execute(pending, key).fetchall()
         self.running = db.execute("SELECT * FROM runs WHERE object_id = ? AND ended_at IS NULL ORDER BY id", key).fetchall()
         self.freeing = [

@@ -179,6 +179,8 @@ class _Shell:
         """
         One command has been run.
         """
+        if words[0] == "exec":
+            words = words[1:] or ["true"]
         if words[0] == "srun":
             # As in any shell, the script's own variables are replaced before the tasks start.
             self._run_on_tasks([_substitute(word, self._env) for word in _without_flags(words[1:])])
@@ -210,7 +212,7 @@ class _Shell:
             self._one(words, env, quiet=False)
 
     def _one(self, words: list[str], env: dict[str, str], *, quiet: bool) -> None:
-        if words and words[0] == "export":
+        if words and words[0] in {"export", "exec"}:
             words = words[1:]
         while words and (found := _ASSIGNMENT.match(words[0])):
             env[found[1]] = _expand(found[2], env)

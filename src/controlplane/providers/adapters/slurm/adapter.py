@@ -18,7 +18,16 @@ from controlplane.providers.adapters.slurm.peer import Peer
 from controlplane.providers.adapters.slurm.requests import EXCLUDES
 from controlplane.providers.adapters.slurm.tokens import Tokens
 from controlplane.providers.adapters.slurm.walls import Walls, partitions
-from controlplane.providers.clusters import Capabilities, ClusterList, ClusterSpec, ClusterView, JobSpec, JobView, OutputChunk
+from controlplane.providers.clusters import (
+    Capabilities,
+    ClusterList,
+    ClusterSpec,
+    ClusterView,
+    JobFeature,
+    JobSpec,
+    JobView,
+    OutputChunk,
+)
 from controlplane.providers.deadline import one_call
 from controlplane.providers.errors import Permanent, Unsupported
 from controlplane.providers.machines import Deployment, MachineList, MachineView
@@ -90,7 +99,8 @@ class SlurmAdapter:
             accounts = self._peer.has_accounts() and self._config.accounts == "auto"
             walls, notes = self._wall_facts(accounts=accounts)
         if self._config.dedicated:
-            return Capabilities(version=f"slurm {release}, api v0.0.{version}", products=("slurm",))
+            words = f"slurm {release}, api v0.0.{version}"
+            return Capabilities(version=words, products=("slurm",), job_features=self._features())
         if not self._peer.has_cli:
             notes.append("no cli: clusters, drains and wipes are not possible, jobs are only read")
         elif version < EXCLUDES:
@@ -106,7 +116,12 @@ class SlurmAdapter:
             walls=tuple(walls),
             scrub=self._config.scrub.enabled and self._peer.has_cli,
             notes=tuple(notes),
+            job_features=self._features(),
         )
+
+    def _features(self) -> tuple[JobFeature, ...]:
+        known: tuple[JobFeature, ...] = ("gangs", "priority", "launch_torchrun", "launch_mpi", "secret_env")
+        return (*known, "image") if self._config.containers else known
 
     def apply_cluster(self, spec: ClusterSpec) -> None:
         """

@@ -111,6 +111,10 @@ class SlurmConfig(_Strict):
     """Which text of a node carries our mark."""
     reason_prefix: Name = "controlplane"
     """The first word of the reasons of our drains."""
+    nice_step: int = Field(default=10_000, ge=1, le=100_000_000)
+    """What lies between two classes of a job's priority, as `nice`: with priority/multifactor more than any two jobs of a tenant differ."""
+    containers: Literal["pyxis", ""] = ""
+    """pyxis: every node has that plugin and Enroot, so that jobs can bring an image; empty: jobs with an image are refused."""
     accounts: Literal["auto", "off"] = "auto"
     """auto: with slurmdbd, each tenant gets an account and its user an association."""
 

@@ -4,6 +4,8 @@ Jobs inside a cluster's wall: found by their token before they are sent, judged 
 
 from __future__ import annotations
 
+import re
+
 from controlplane.providers.adapters.slurm.answers import JobRecord, ReservationRecord
 from controlplane.providers.adapters.slurm.config import SlurmConfig
 from controlplane.providers.adapters.slurm.names import plain
@@ -12,10 +14,14 @@ from controlplane.providers.adapters.slurm.peer import Peer
 from controlplane.providers.adapters.slurm.requests import EXCLUDES, Submit, minutes
 from controlplane.providers.clusters import FailureClass, JobPhase, JobSpec, JobView, OutputChunk
 from controlplane.providers.errors import NoCapacity, NotFound, Refused, Unsupported
+from controlplane.providers.launching import Gang, script_in_image, under_slurm
 
 LAUNCH_FAILED_SIGNAL = 53
 """slurmstepd could not open the output file or start the script: not the user's fault."""
 MAX_ENV_BYTES = 256 * 1024
+_BEHIND = {"high": 0, "normal": 1, "low": 2}
+"""Steps of nice: a user may only step back, so the usual class stands one behind the highest."""
+_IMAGE = re.compile(r"[A-Za-z0-9/][A-Za-z0-9._:/@#+-]{0,299}")
 _FAILURES: dict[str, FailureClass] = {
     "NODE_FAIL": "node_fault",
     "BOOT_FAIL": "node_fault",
@@ -136,10 +142,15 @@ class Jobs:
         room = len(set(wall.nodes) - set(spec.exclude))
         if spec.nodes > room:
             raise NoCapacity(f"{spec.nodes} nodes asked, {room} in the cluster", code="job_larger_than_cluster")
-        if not spec.script.startswith("#!"):
+        if spec.launch is None and not spec.script.startswith("#!"):
             raise Refused("the script has no #! line", code="job_script_invalid")
-        size = sum(len(key) + len(value) for key, value in spec.env.items())
-        odd = [key for key, value in spec.env.items() if not key or "=" in key or "\0" in key + value or "\n" in key]
+        if spec.secret_files or (spec.image and self._config.containers != "pyxis"):
+            raise Unsupported("this Slurm has no containers and no files of secrets", code="job_feature_unsupported")
+        if spec.image and not _IMAGE.fullmatch(spec.image):
+            raise Refused("that is no image's name", code="job_image_invalid")
+        env = {**spec.env, **spec.secret_env}
+        size = sum(len(key) + len(value) for key, value in env.items())
+        odd = [key for key, value in env.items() if not key or "=" in key or "\0" in key + value or "\n" in key]
         if odd or size > MAX_ENV_BYTES or "\0" in spec.script:
             raise Refused("the environment or script cannot be sent", code="job_env_invalid")
 
@@ -153,7 +164,7 @@ class Jobs:
         return Submit(
             name=spec.token,
             comment=self._names.job_comment(spec.cluster_id),
-            script=spec.script,
+            script=_script(spec),
             output=output,
             nodes=spec.nodes,
             tasks_per_node=spec.tasks_per_node,
@@ -163,11 +174,22 @@ class Jobs:
             reservation=wall.name,
             partition=self._config.partition,
             account=self._names.account(spec.tenant_id) if accounts else "",
-            env=spec.env,
+            env={**spec.env, **spec.secret_env},
             exclude=() if held else spec.exclude,
             hold=held,
             requeue=spec.requeue,
+            nice=_BEHIND[spec.priority] * self._config.nice_step,
         )
+
+
+def _script(spec: JobSpec) -> str:
+    """
+    What slurmd runs on the first node.
+    """
+    gang = Gang(spec.nodes, spec.gpus_per_node, spec.tasks_per_node, spec.image)
+    if spec.launch is not None:
+        return under_slurm(spec.launch, gang)
+    return script_in_image(spec.script, gang) if spec.image else spec.script
 
 
 def view(job: JobRecord) -> JobView:

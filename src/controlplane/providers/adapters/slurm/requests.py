@@ -65,6 +65,8 @@ class Submit:
     """Whether it waits for a release."""
     requeue: bool = True
     """Whether Slurm may start it again after a node failed."""
+    nice: int = 0
+    """How far behind others of its age it stands; a tenant's user may only ask for more, never for less than 0."""
 
 
 def minutes(seconds: int) -> int:
@@ -99,6 +101,7 @@ def _both(submit: Submit) -> dict[str, Any]:
         "account": submit.account,
         "reservation": submit.reservation,
         "hold": True if submit.hold else None,
+        "nice": submit.nice or None,
     }
 
 

@@ -1,0 +1,82 @@
+"""
+What a job asks for, and whether its cluster can give it.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from controlplane.clusters.states import Home
+from controlplane.jobs.errors import ClusterNotUsable, ClusterRunsNoJobs, FeatureMissing, GangTooLarge
+from controlplane.jobs.states import FEATURE_HINTS, HOME_LOST, features_of
+from controlplane.kit.errors import DomainError
+
+PRODUCTS = ("slurm", "kubernetes")
+"""The kinds of cluster that run jobs."""
+
+
+@dataclass(frozen=True, slots=True)
+class JobOrder:
+    """
+    A job as it was asked for, defaults filled in.
+    """
+
+    name: str
+    """For people."""
+    labels: dict[str, str]
+    """Free key-value pairs."""
+    cluster_id: str
+    """Where it shall run."""
+    nodes: int
+    """All or none."""
+    gpus_per_node: int
+    """GPUs on each."""
+    spec: dict[str, Any]
+    """All of it, as stored and shown."""
+
+
+def check_home(home: Home, order: JobOrder) -> None:
+    """
+    The job can be queued for the cluster. Raises ClusterRunsNoJobs, ClusterNotUsable, GangTooLarge, FeatureMissing.
+    """
+    if home.kind not in PRODUCTS:
+        kinds = " or ".join(PRODUCTS)
+        raise ClusterRunsNoJobs(
+            f"{home.cluster_id} is a {home.kind} cluster; jobs run on clusters of the kind {kinds}.",
+            hint=f"Order a cluster of the kind {kinds}, or start the work on this one yourself with its credentials.",
+        )
+    if home.state in HOME_LOST:
+        raise ClusterNotUsable(
+            f"{home.cluster_id} is {home.state}; name a cluster that runs or is being made.", cluster_state=home.state
+        )
+    wrong = refusal(home, order.spec)
+    if wrong is not None:
+        raise wrong
+
+
+def refusal(home: Home, spec: Mapping[str, Any]) -> DomainError | None:
+    """
+    Why the cluster can never run such a job; None where it can, or where its provider has not said yet.
+    """
+    too_large = _too_large(home, nodes=spec["nodes"], gpus_per_node=spec["gpus_per_node"])
+    if too_large is not None:
+        return too_large
+    offered = None if home.provider is None else home.provider.job_features
+    missing = [] if offered is None else [one for one in features_of(spec) if one not in offered]
+    if not missing:
+        return None
+    what, hint = FEATURE_HINTS[missing[0]]
+    return FeatureMissing(f"{home.cluster_id} cannot run it: {what} {hint}", feature=missing[0], hint=hint)
+
+
+def _too_large(home: Home, *, nodes: int, gpus_per_node: int) -> GangTooLarge | None:
+    """
+    By the nodes that are ordered, whether they are there yet or not.
+    """
+    if home.gpus_per_node and gpus_per_node > home.gpus_per_node:
+        words = f"{gpus_per_node} GPUs per node asked; the nodes of {home.cluster_id} have {home.gpus_per_node}."
+        return GangTooLarge(words, resource="gpus_per_node", limit=home.gpus_per_node, requested=gpus_per_node)
+    if nodes > home.nodes:
+        words = f"{nodes} nodes asked; {home.cluster_id} has {home.nodes}. Ask for fewer or let the cluster grow."
+        return GangTooLarge(words, resource="nodes", limit=home.nodes, requested=nodes)
+    return None

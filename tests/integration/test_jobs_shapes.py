@@ -1,0 +1,92 @@
+"""
+What jobs ask for besides nodes and a script: it is done, or refused at order time with what to do instead.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from sqlalchemy import text
+
+from controlplane.jobs.errors import FeatureMissing
+from tests.conftest import Database
+from tests.factories.jobs import JobWorld, job_world
+
+TORCHRUN = {"kind": "torchrun", "command": ["train.py"], "launcher": ["echo", "launched"]}
+ASKED: dict[str, dict[str, Any]] = {
+    "gangs": {"nodes": 2},
+    "priority": {"priority": "high"},
+    "image": {"image": "registry.example.com/a:1"},
+    "launch_torchrun": {"script": None, "launch": TORCHRUN},
+    "launch_mpi": {"script": None, "launch": {"kind": "mpi", "command": ["solve"]}},
+}
+
+
+@pytest.fixture
+def world(database: Database, tmp_path: Path) -> Iterator[JobWorld]:
+    """
+    A tenant with a running cluster of four nodes.
+    """
+    with job_world(database, tmp_path) as one:
+        yield one
+
+
+def offer(world: JobWorld, *features: str) -> None:
+    """
+    The provider has said that jobs may ask for these, and for nothing else.
+    """
+    said = {"features": json.dumps(features), "id": world.provider.id}
+    with world.database.owner.begin() as connection:
+        connection.execute(
+            text("UPDATE providers SET capabilities = jsonb_build_object('job_features', CAST(:features AS jsonb)) WHERE id = :id"),
+            said,
+        )
+
+
+@pytest.mark.parametrize("feature", ASKED)
+def test_what_the_provider_does_not_offer_is_refused_when_it_is_ordered(world: JobWorld, feature: str) -> None:
+    """With the feature's name and what to do instead; where it is offered the job is taken."""
+    offer(world)
+    with pytest.raises(FeatureMissing) as caught:
+        world.order(**ASKED[feature])
+    assert caught.value.fields["feature"] == feature
+    assert caught.value.fields["hint"]
+    offer(world, feature)
+    assert world.order(**ASKED[feature])
+
+
+def test_a_provider_that_changed_its_word_ends_the_job_with_a_reason(world: JobWorld) -> None:
+    """What was offered at order time and is not any more is refused before it is sent, as the job's own matter."""
+    world.set_cluster_state("provisioning")
+    job_id = world.order(priority="high")
+    world.settle()
+    offer(world)
+    world.set_cluster_state("running")
+    job = world.until_state(job_id, "failed")
+    assert (job.issues[0]["code"], job.failure_class) == ("job_feature_unsupported", "user_error")
+    assert "Leave the priority at normal." in job.reason
+    assert world.submissions() == []
+
+
+def test_torchrun_starts_once_on_each_node(world: JobWorld) -> None:
+    """Two nodes: two launchers that know the gang, and no script to write."""
+    job_id = world.order(None, nodes=2, gpus_per_node=8, launch=TORCHRUN)
+    world.until_state(job_id, "succeeded")
+    lines = sorted(world.output(job_id).splitlines())
+    assert [line.split("--master")[0] for line in lines] == [
+        f"launched --nnodes=2 --nproc-per-node=8 --node-rank={rank} " for rank in (0, 1)
+    ]
+    assert {line.rsplit(" ", 1)[1] for line in lines} == {"train.py"}
+
+
+def test_a_job_of_a_higher_class_overtakes(world: JobWorld) -> None:
+    """It came last and starts first."""
+    whole: dict[str, Any] = {"nodes": 4, "gpus_per_node": 8}
+    world.until_state(world.order("#!/bin/sh\nsleep 60\n", **whole), "running")
+    low, high = (world.order("#!/bin/sh\nsleep 30\n", priority=name, **whole) for name in ("low", "high"))
+    world.until_state(high, "running")
+    assert world.job(low).state == "starting"
