@@ -10,7 +10,17 @@ from controlplane.kit.db import Wall, raise_wall
 from tests.conftest import Database
 
 WALLED = (
-    *("projects", "clusters", "node_sets", "jobs", "job_logs", "allocations", "checkpoints", "checkpoint_policies"),
+    *(
+        "projects",
+        "clusters",
+        "node_sets",
+        "jobs",
+        "job_logs",
+        "job_dependencies",
+        "allocations",
+        "checkpoints",
+        "checkpoint_policies",
+    ),
     *("meter_intervals", "operations", "state_history", "provider_users"),
 )
 

@@ -102,6 +102,28 @@ class JobLogRow(Base):
     """When it was read."""
 
 
+class JobDependencyRow(Base):
+    """
+    A job that does not start before another one has ended. Written with the job and never changed, so there are no circles.
+    """
+
+    __tablename__ = "job_dependencies"
+    __table_args__ = (
+        CheckConstraint("condition IN ('afterok','afterany')", name="condition"),
+        CheckConstraint("job_id <> parent_id", name="not_itself"),
+        Index("ix_job_dependencies_parent", "parent_id"),
+    )
+
+    job_id: Mapped[str] = mapped_column(ForeignKey("jobs.id"), primary_key=True)
+    """The job that waits."""
+    parent_id: Mapped[str] = mapped_column(ForeignKey("jobs.id"), primary_key=True)
+    """The job that it waits for, of the same project."""
+    tenant_id: Mapped[str] = mapped_column(ForeignKey("tenants.id"))
+    """Whose."""
+    condition: Mapped[str]
+    """afterok: it must succeed; afterany: it must end."""
+
+
 class CheckpointRow(Base):
     """
     What a job has saved of its work. The data lies with the tenant; the row says where.

@@ -2,17 +2,21 @@
 What a job asks for, and whether its cluster can give it.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from controlplane.clusters.states import Home
 from controlplane.jobs.errors import ClusterNotUsable, ClusterRunsNoJobs, FeatureMissing, GangTooLarge
-from controlplane.jobs.states import FEATURE_HINTS, HOME_LOST, features_of
+from controlplane.jobs.states import FEATURE_HINTS, HOME_LOST, JobFacts, Parent, features_of
 from controlplane.kit.errors import DomainError
+from controlplane.kit.outcome import Advance, Wait
 
 PRODUCTS = ("slurm", "kubernetes")
 """The kinds of cluster that run jobs."""
+PARENTS_AGAIN_S = 60.0
+"""How often a held job is looked at though nobody woke it; the end of what it waits for wakes it at once."""
+ENDED_WORDS = {"failed": "failed", "cancelled": "was cancelled"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,6 +56,22 @@ def check_home(home: Home, order: JobOrder) -> None:
     wrong = refusal(home, order.spec)
     if wrong is not None:
         raise wrong
+
+
+def held_by(parents: Sequence[Parent]) -> Advance | Wait | None:
+    """
+    What the jobs that it waits for mean for a queued job; None where they are no hindrance.
+    """
+    lost = next((one for one in parents if one.hopeless), None)
+    if lost is not None:
+        words = f"Cancelled: it was to run after {lost.id} has succeeded, and that one {ENDED_WORDS[lost.state]}."
+        return Advance("cancelled", words, JobFacts(issue=("dependency_failed", words)))
+    waits = [one for one in parents if one.awaited]
+    if not waits:
+        return None
+    first = waits[0]
+    more = "" if len(waits) == 1 else f" and {len(waits) - 1} other{'s' if len(waits) > 2 else ''}"  # noqa: PLR2004 - grammar
+    return Wait(f"Waits for {first.id} to {'succeed' if first.condition == 'afterok' else 'end'}{more}.", PARENTS_AGAIN_S)
 
 
 def refusal(home: Home, spec: Mapping[str, Any]) -> DomainError | None:

@@ -11,8 +11,8 @@ from sqlalchemy import Select, cast, select, text, update
 from sqlalchemy.dialects.postgresql import JSONB, insert
 from sqlalchemy.orm import Session
 
-from controlplane.jobs.models import JobLogRow, JobRow
-from controlplane.jobs.states import PIECE_BYTES, TRUNCATED, JobFilter
+from controlplane.jobs.models import JobDependencyRow, JobLogRow, JobRow
+from controlplane.jobs.states import PIECE_BYTES, TRUNCATED, JobFilter, Parent
 from controlplane.kit.clock import CpClock
 from controlplane.kit.paging import Page, PageAsk, fetch_page
 
@@ -53,6 +53,52 @@ def page(session: Session, tenant_id: str, project_id: str, wanted: JobFilter, a
     if wanted.created_after is not None:
         query = query.where(JobRow.created_at > wanted.created_after)
     return fetch_page(session, query, JobRow.__table__.c.id, ask)
+
+
+def known_of(session: Session, tenant_id: str, project_id: str, job_ids: Sequence[str]) -> set[str]:
+    """
+    Which of the ids are jobs of the project.
+    """
+    query = select(JobRow.id).where(JobRow.id.in_(job_ids), JobRow.tenant_id == tenant_id, JobRow.project_id == project_id)
+    return set(session.execute(query).scalars())
+
+
+def add_dependencies(session: Session, job: JobRow, conditions: Mapping[str, str]) -> None:
+    """
+    The job waits for these others: id to condition.
+    """
+    rows = [
+        {"job_id": job.id, "parent_id": parent, "tenant_id": job.tenant_id, "condition": condition}
+        for parent, condition in conditions.items()
+    ]
+    if rows:
+        session.execute(insert(JobDependencyRow), rows)
+
+
+def parents_of(session: Session, job_ids: Sequence[str]) -> dict[str, list[Parent]]:
+    """
+    What each of the jobs waits for, or waited for; one query.
+    """
+    query = (
+        select(JobDependencyRow.job_id, JobRow.id, JobDependencyRow.condition, JobRow.state)
+        .join(JobRow, JobRow.id == JobDependencyRow.parent_id)
+        .where(JobDependencyRow.job_id.in_(job_ids))
+        .order_by(JobRow.id)
+    )
+    found: dict[str, list[Parent]] = {}
+    for job_id, *parent in session.execute(query):
+        found.setdefault(job_id, []).append(Parent(*parent))
+    return found
+
+
+def children_of(session: Session, job_ids: Sequence[str]) -> list[str]:
+    """
+    Jobs that wait for one of these.
+    """
+    if not job_ids:
+        return []
+    query = select(JobDependencyRow.job_id).where(JobDependencyRow.parent_id.in_(job_ids))
+    return list(session.execute(query).scalars())
 
 
 def mark_cancelled(session: Session, job_id: str) -> bool:

@@ -114,6 +114,27 @@ class Launch(Body):
     )
 
 
+class Dependency(Body):
+    """
+    A job that has to end before this one starts.
+    """
+
+    job_id: str = Field(
+        min_length=1, max_length=64, description="A job of the same project.", examples=["job_01k5x7p3r8w2v6t9q4n0m1c2d3"]
+    )
+    condition: Literal["afterok", "afterany"] = Field(
+        default="afterok",
+        description="afterok: it must succeed, else this one is cancelled. afterany: it must end, however it does.",
+        examples=["afterok"],
+    )
+
+
+def _check_once(given: list[Dependency]) -> list[Dependency]:
+    if len({one.job_id for one in given}) < len(given):
+        raise ValueError("a job is named twice")
+    return given
+
+
 class JobSpec(Body):
     """
     What shall run, and where.
@@ -161,6 +182,12 @@ class JobSpec(Body):
         default=86_400, ge=60, le=31 * 86_400, description="It is ended after this, in seconds.", examples=[86_400]
     )
     restart: Restart = Field(default_factory=Restart, description="When it starts again by itself.")
+    depends_on: Annotated[list[Dependency], AfterValidator(_check_once)] = Field(
+        default=[],
+        max_length=32,
+        description="Jobs that have to end before it starts, on whatever clusters they run.",
+        examples=[[]],
+    )
 
     @model_validator(mode="after")
     def _one_program(self) -> Self:
@@ -214,6 +241,15 @@ class LaunchOut(Out):
     pmi: str | None = Field(description="How MPI processes find each other.", examples=[None])
 
 
+class DependencyOut(Out):
+    """
+    A job that has to end before this one starts.
+    """
+
+    job_id: str = Field(description="Of the same project.", examples=["job_01k5x7p3r8w2v6t9q4n0m1c2d3"])
+    condition: str = Field(description="afterok or afterany.", examples=["afterok"])
+
+
 class JobSpecOut(Out):
     """
     What runs, and where, with defaults filled in.
@@ -232,6 +268,7 @@ class JobSpecOut(Out):
     env: dict[str, str] = Field(description="Environment of the script.", examples=[{"CHECKPOINTS": "/data/run-1"}])
     time_limit_s: int = Field(description="It is ended after this, in seconds.", examples=[86_400])
     restart: RestartOut = Field(description="When it starts again by itself.")
+    depends_on: list[DependencyOut] = Field(default=[], description="Jobs that have to end before it starts.")
 
 
 class LastCheckpoint(Out):

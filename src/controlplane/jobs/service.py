@@ -19,8 +19,8 @@ from controlplane.jobs import repository
 from controlplane.jobs.errors import JobEnded
 from controlplane.jobs.models import JobRow
 from controlplane.jobs.ordering import JobOrder as JobOrder  # noqa: PLC0414 - whoever orders needs it
-from controlplane.jobs.ordering import check_home, refusal
-from controlplane.jobs.states import ENDS, HOME_LOST, HOME_READY, JOB_STATES, JobFacts, JobFilter, JobSnapshot, resume_env
+from controlplane.jobs.ordering import check_home, held_by, refusal
+from controlplane.jobs.states import ENDS, HOME_LOST, HOME_READY, JOB_STATES, JobFacts, JobFilter, JobSnapshot, Parent, resume_env
 from controlplane.kit.access import Principal
 from controlplane.kit.clock import CpClock, rfc3339
 from controlplane.kit.errors import FieldError, Invalid, NotFound
@@ -40,6 +40,9 @@ def create_job(session: Session, principal: Principal, project_id: str, order: J
     if home is None or home.project_id != project_id or home.tenant_id != principal.tenant_id:
         raise NotFound
     check_home(home, order)
+    parents = {one["job_id"]: one["condition"] for one in order.spec.get("depends_on") or ()}
+    if parents and repository.known_of(session, home.tenant_id, project_id, list(parents)) != set(parents):
+        raise NotFound
     initial = JOB_STATES.by_name[JOB_STATES.initial]
     row = JobRow(
         id=new_id("job"),
@@ -54,6 +57,7 @@ def create_job(session: Session, principal: Principal, project_id: str, order: J
         deadline_at=CpClock() + timedelta(seconds=initial.longest_stay_s or 0),
     )
     repository.add(session, row)
+    repository.add_dependencies(session, row, parents)
     record(session, [_event(row, "queued", {"state": row.state})], [Move("job", row.id, "", row.state, row.reason, row.tenant_id)])
     return row
 
@@ -181,24 +185,34 @@ def admit(session: Session, claims: Sequence[Claim]) -> Mapping[str, Sequence[Ou
     What becomes of queued jobs, all at once.
     """
     homes = clusters.homes(session, sorted({claim.row["cluster_id"] for claim in claims}))
-    return {claim.id: [_admission(claim, homes.get(claim.row["cluster_id"]))] for claim in claims}
+    parents = repository.parents_of(session, [claim.id for claim in claims])
+    return {claim.id: [_admission(claim, homes.get(claim.row["cluster_id"]), parents.get(claim.id, []))] for claim in claims}
 
 
-def _admission(claim: Claim, home: Home | None) -> Outcome:
+def _admission(claim: Claim, home: Home | None, parents: Sequence[Parent]) -> Outcome:
     if claim.row["cancel_requested_at"] is not None:
         return Advance("cancelled", "Cancelled before it was handed to the scheduler.")
     theirs = JobFacts(failure_class="user_error")
     if home is None or home.state in HOME_LOST:
         state = "deleted" if home is None else home.state
         return Fail("cluster_gone", f"Its cluster is {state}.", facts=theirs)
+    held = held_by(parents)
+    if isinstance(held, Advance):
+        return held
     if claim.overdue:
-        return Fail("queued_too_long", "Its cluster did not come to run in time.", facts=theirs)
+        return Fail("queued_too_long", "Its cluster, or a job that it waits for, was not ready in time.", facts=theirs)
+    return held or _at_home(home, claim.row["spec"])
+
+
+def _at_home(home: Home, spec: Mapping[str, Any]) -> Outcome:
+    """
+    Whether the cluster takes the job now.
+    """
     if home.state not in HOME_READY:
         return Wait(f"Waits for its cluster, which is {home.state}.", 5.0)
-    spec = claim.row["spec"]
     wrong = refusal(home, spec)
     if wrong is not None:
-        return Fail(wrong.code, wrong.detail, facts=theirs)
+        return Fail(wrong.code, wrong.detail, facts=JobFacts(failure_class="user_error"))
     return Advance("admitted")
 
 
@@ -265,6 +279,15 @@ def apply(session: Session, results: Sequence[Result]) -> None:
     again = [(one, facts) for one, facts in told if facts.next_attempt]
     repository.begin_next_attempt(session, [{"id": one.claim.id, "resume_in_s": facts.resume_in_s} for one, facts in again])
     record(session, [event for one, facts in told for event in _news(one, facts)])
+    ended = [one.claim.id for one in results if _ends(one.outcome)]
+    wake(session, "jobs", repository.children_of(session, ended))
+
+
+def _ends(outcome: Outcome) -> bool:
+    """
+    Whether the job comes to one of its ends by it.
+    """
+    return isinstance(outcome, Fail) or (isinstance(outcome, Advance) and outcome.to in ENDS)
 
 
 def _facts(outcome: Outcome) -> JobFacts | None:
@@ -298,7 +321,7 @@ def _columns(result: Result, facts: JobFacts) -> dict[str, Any]:
         "requeues": facts.requeues,
         "log_end": facts.log_offset + len(facts.log) if facts.log and facts.log_offset is not None else None,
         "issue": {"code": code, "message": message} if code else None,
-        "final": failed or (isinstance(outcome, Advance) and outcome.to in ENDS),
+        "final": _ends(outcome),
     }
 
 

@@ -218,6 +218,34 @@ def resume_env(last: Mapping[str, Any] | None) -> dict[str, str]:
 
 
 @dataclass(frozen=True, slots=True)
+class Parent:
+    """
+    A job that another one waits for, as it stands.
+    """
+
+    id: str
+    """`job_…`."""
+    condition: str
+    """afterok or afterany."""
+    state: str
+    """Where it stands."""
+
+    @property
+    def hopeless(self) -> bool:
+        """
+        Whether what waits for it can never start.
+        """
+        return self.condition == "afterok" and self.state in ENDS - {"succeeded"}
+
+    @property
+    def awaited(self) -> bool:
+        """
+        Whether it has not ended yet.
+        """
+        return self.state not in ENDS
+
+
+@dataclass(frozen=True, slots=True)
 class JobFilter:
     """
     Which jobs of a project are wanted.
