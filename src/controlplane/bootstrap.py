@@ -27,6 +27,7 @@ from controlplane.images.keeping import CountUses, Keeper
 from controlplane.images.store import Depot, LocalImageStore
 from controlplane.jobs import service as jobs
 from controlplane.jobs.models import JobRow
+from controlplane.jobs.sealing import open_secret
 from controlplane.jobs.states import JOB_STATES
 from controlplane.jobs.steps import STEPS as JOB_STEPS
 from controlplane.kit.clock import utc_now
@@ -223,6 +224,7 @@ def toolbox(settings: Settings, sealer: Sealer) -> Toolbox:
         open_password=lambda node_id, sealed: open_password(sealer, node_id, sealed),
         seal_password=lambda node_id, password: seal_password(sealer, node_id, password),
         seed_url=lambda boot_id: seed_url(links, boot_id),
+        open_job_secret=lambda row_id, sealed: open_secret(sealer, row_id, sealed),
     )
 
 

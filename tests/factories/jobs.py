@@ -33,6 +33,7 @@ from controlplane.kit.db import EVERYTHING, in_transaction
 from controlplane.kit.errors import Unauthenticated
 from controlplane.kit.ids import new_id
 from controlplane.kit.lifecycle import Claim, Driver, Kind, Result, Tempo
+from controlplane.kit.secrets import Sealer
 from controlplane.nodes.states import ProviderRef
 from controlplane.providers.adapters.simulated.control import SimControl
 from controlplane.providers.clusters import ClusterSpec, Member
@@ -486,12 +487,12 @@ async def opened(api: JobApi, path: str, key: str = "one", **headers: str) -> As
         await asyncio.wait_for(task, 10)
 
 
-def job_api(engine: Engine, tempo: StreamTempo | None = None, *routers: APIRouter) -> JobApi:
+def job_api(engine: Engine, tempo: StreamTempo | None = None, *routers: APIRouter, sealer: Sealer | None = None) -> JobApi:
     """
     An application that serves jobs as the real one does, as far as the edge goes.
     """
     app, keys, nudges = FastAPI(), Keys(), list[tuple[str, str]]()
-    app.state.edge = Edge(engine, keys, nudges.extend)
+    app.state.edge = Edge(engine, keys, nudges.extend, sealer=sealer)
     app.state.stream_tempo = tempo or StreamTempo(poll_s=0.01, recheck_s=0.05)
     app.add_exception_handler(RequestValidationError, cast("Any", refuse_malformed))
     for one in (router, *routers):

@@ -81,7 +81,7 @@ def test_a_job_from_submit_to_output(setting: Setting) -> None:
     assert job["spec"] == {
         "cluster_id": setting.world.customer.cluster, "nodes": 2, "gpus_per_node": 8, "tasks_per_node": 8, "script": SCRIPT,
         "launch": None, "image": None, "priority": "normal",
-        "env": {}, "time_limit_s": 86_400, "restart": {"max_restarts": 3}, "depends_on": [],
+        "env": {}, "time_limit_s": 86_400, "restart": {"max_restarts": 3}, "secrets": [], "depends_on": [],
     }  # fmt: skip
     assert setting.api.nudges == [("job", job["id"])]
     setting.world.until_state(job["id"], "succeeded")
@@ -113,6 +113,11 @@ def test_a_job_from_submit_to_output(setting: Setting) -> None:
         {"image": "-v /:/host"},
         {"image": "a b"},
         {"priority": "urgent"},
+        {"secrets": [{"name": "a"}]},
+        {"secrets": [{"name": "a", "env": "A", "file": "a"}]},
+        {"secrets": [{"name": "a", "env": "SLURM_A"}]},
+        {"secrets": [{"name": "a", "file": "../a"}]},
+        {"secrets": [{"name": "a", "env": "A"}, {"name": "b", "env": "A"}]},
         {"depends_on": [{"job_id": "job_1"}, {"job_id": "job_1", "condition": "afterany"}]},
         {"depends_on": [{"job_id": "job_1", "condition": "before"}]},
         {"depends_on": [{"job_id": f"job_{n}"} for n in range(33)]},

@@ -17,6 +17,7 @@ WALLED = (
         "jobs",
         "job_logs",
         "job_dependencies",
+        "project_secrets",
         "allocations",
         "checkpoints",
         "checkpoint_policies",

@@ -32,6 +32,15 @@ class FeatureMissing(Conflict):
     title = "The cluster cannot do what the job asks for"
 
 
+class SecretUnknown(Conflict):
+    """
+    The job names a secret that its project does not have: fields `secret`, `hint`.
+    """
+
+    code = "secret_unknown"
+    title = "The project has no such secret"
+
+
 class JobEnded(Conflict):
     """
     The job has ended; field `state`.

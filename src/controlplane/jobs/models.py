@@ -124,6 +124,32 @@ class JobDependencyRow(Base):
     """afterok: it must succeed; afterany: it must end."""
 
 
+class ProjectSecretRow(Base):
+    """
+    A value that a project's jobs are given and nobody can read.
+    """
+
+    __tablename__ = "project_secrets"
+    __table_args__ = (Index("uq_project_secrets_name", "tenant_id", "project_id", "name", unique=True),)
+
+    id: Mapped[str] = mapped_column(primary_key=True)
+    """`sec_…`."""
+    tenant_id: Mapped[str] = mapped_column(ForeignKey("tenants.id"))
+    """Whose."""
+    project_id: Mapped[str] = mapped_column(ForeignKey("projects.id"))
+    """Its project."""
+    name: Mapped[str]
+    """By which jobs name it."""
+    sealed: Mapped[bytes] = mapped_column(LargeBinary())
+    """The value, sealed for this row."""
+    version: Mapped[int] = mapped_column(server_default="1")
+    """Rises with every value."""
+    created_at: Mapped[datetime] = mapped_column(server_default=CpClock())
+    """When it was first written."""
+    updated_at: Mapped[datetime] = mapped_column(server_default=CpClock())
+    """When its value was last written."""
+
+
 class CheckpointRow(Base):
     """
     What a job has saved of its work. The data lies with the tenant; the row says where.

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from controlplane.clusters.states import Home
-from controlplane.jobs.errors import ClusterNotUsable, ClusterRunsNoJobs, FeatureMissing, GangTooLarge
-from controlplane.jobs.states import FEATURE_HINTS, HOME_LOST, JobFacts, Parent, features_of
+from controlplane.jobs.errors import ClusterNotUsable, ClusterRunsNoJobs, FeatureMissing, GangTooLarge, SecretUnknown
+from controlplane.jobs.states import FEATURE_HINTS, HOME_LOST, GivenSecret, JobFacts, Parent, features_of
 from controlplane.kit.errors import DomainError
 from controlplane.kit.outcome import Advance, Wait
 
@@ -56,6 +56,23 @@ def check_home(home: Home, order: JobOrder) -> None:
     wrong = refusal(home, order.spec)
     if wrong is not None:
         raise wrong
+
+
+def check_secrets(names: Sequence[str], known: Mapping[str, object]) -> None:
+    """
+    The project has all of these secrets. Raises SecretUnknown.
+    """
+    missing = [name for name in names if name not in known]
+    if missing:
+        hint = f"Write it first: PUT /v1/projects/…/secrets/{missing[0]}."
+        raise SecretUnknown(f"The project has no secret {missing[0]}. {hint}", secret=missing[0], hint=hint)
+
+
+def given(wanted: Sequence[Mapping[str, Any]], known: Mapping[str, tuple[str, bytes]]) -> tuple[GivenSecret, ...]:
+    """
+    The secrets that a job names, as they are kept now.
+    """
+    return tuple(GivenSecret(one["name"], one["env"], one["file"], *known.get(one["name"], ())) for one in wanted)
 
 
 def held_by(parents: Sequence[Parent]) -> Advance | Wait | None:

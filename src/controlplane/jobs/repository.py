@@ -7,11 +7,11 @@ from collections.abc import Mapping, Sequence
 from datetime import datetime
 from typing import Any
 
-from sqlalchemy import Select, cast, select, text, update
+from sqlalchemy import Select, cast, delete, select, text, update
 from sqlalchemy.dialects.postgresql import JSONB, insert
 from sqlalchemy.orm import Session
 
-from controlplane.jobs.models import JobDependencyRow, JobLogRow, JobRow
+from controlplane.jobs.models import JobDependencyRow, JobLogRow, JobRow, ProjectSecretRow
 from controlplane.jobs.states import PIECE_BYTES, TRUNCATED, JobFilter, Parent
 from controlplane.kit.clock import CpClock
 from controlplane.kit.paging import Page, PageAsk, fetch_page
@@ -99,6 +99,61 @@ def children_of(session: Session, job_ids: Sequence[str]) -> list[str]:
         return []
     query = select(JobDependencyRow.job_id).where(JobDependencyRow.parent_id.in_(job_ids))
     return list(session.execute(query).scalars())
+
+
+def hold_secret(session: Session, new_id: str, tenant_id: str, project_id: str, name: str) -> str:
+    """
+    The id of the project's secret of this name, which is there and locked; a new one has no value yet.
+    """
+    row = {"id": new_id, "tenant_id": tenant_id, "project_id": project_id, "name": name, "sealed": b"", "version": 0}
+    put = insert(ProjectSecretRow).values(row)
+    same = [ProjectSecretRow.tenant_id, ProjectSecretRow.project_id, ProjectSecretRow.name]
+    kept = put.on_conflict_do_update(index_elements=same, set_={"name": put.excluded.name}).returning(ProjectSecretRow.id)
+    return str(session.execute(kept).scalar_one())
+
+
+def seal_secret(session: Session, secret_id: str, sealed: bytes) -> ProjectSecretRow:
+    """
+    The secret has this value. Call `hold_secret` first.
+    """
+    row = session.get_one(ProjectSecretRow, secret_id, populate_existing=True)
+    row.sealed, row.version = sealed, row.version + 1
+    session.execute(update(ProjectSecretRow).where(ProjectSecretRow.id == secret_id).values(updated_at=CpClock()))
+    session.flush()
+    session.refresh(row)
+    return row
+
+
+def page_of_secrets(session: Session, tenant_id: str, project_id: str, ask: PageAsk) -> Page[ProjectSecretRow]:
+    """
+    A page of the project's secrets, in the order they were first written.
+    """
+    query = select(ProjectSecretRow).where(ProjectSecretRow.tenant_id == tenant_id, ProjectSecretRow.project_id == project_id)
+    return fetch_page(session, query, ProjectSecretRow.__table__.c.id, ask)
+
+
+def drop_secret(session: Session, tenant_id: str, project_id: str, name: str) -> bool:
+    """
+    The project has no secret of this name; False when it had none before.
+    """
+    gone = delete(ProjectSecretRow).where(
+        ProjectSecretRow.tenant_id == tenant_id, ProjectSecretRow.project_id == project_id, ProjectSecretRow.name == name
+    )
+    return session.execute(gone.returning(ProjectSecretRow.id)).scalar_one_or_none() is not None
+
+
+def secrets_of(session: Session, project_ids: Sequence[str]) -> dict[str, dict[str, tuple[str, bytes]]]:
+    """
+    Project to name to (id, sealed value); one query for all.
+    """
+    if not project_ids:
+        return {}
+    row = ProjectSecretRow
+    query = select(row.project_id, row.name, row.id, row.sealed).where(row.project_id.in_(project_ids))
+    found: dict[str, dict[str, tuple[str, bytes]]] = {}
+    for project_id, name, secret_id, sealed in session.execute(query):
+        found.setdefault(project_id, {})[name] = (secret_id, bytes(sealed))
+    return found
 
 
 def mark_cancelled(session: Session, job_id: str) -> bool:

@@ -10,6 +10,7 @@ from fastapi import APIRouter, Query
 from controlplane.jobs import service
 from controlplane.jobs.checkpoint_routes import router as checkpoints
 from controlplane.jobs.schemas import Action, Actions, JobCreate, JobOut, LogPage
+from controlplane.jobs.secret_routes import router as secrets
 from controlplane.jobs.states import JobFilter
 from controlplane.kit.errors import FieldError, Invalid
 from controlplane.kit.paging import PageAsk
@@ -20,6 +21,7 @@ from controlplane.web.streams import Stream, stream_endpoint
 
 router = APIRouter(tags=["jobs"])
 router.include_router(checkpoints)
+router.include_router(secrets)
 JOBS = "/v1/projects/{project_id}/jobs"
 JOB = JOBS + "/{job_id}"
 LAST_OFFSET = 10**14

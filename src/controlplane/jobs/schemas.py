@@ -129,6 +129,32 @@ class Dependency(Body):
     )
 
 
+class SecretUse(Body):
+    """
+    A secret of the project that the job is given.
+    """
+
+    name: str = Field(min_length=1, max_length=63, description="The project's secret.", examples=["hub-token"])
+    env: EnvName | None = Field(default=None, description="The variable that holds it.", examples=["HUB_TOKEN"])
+    file: Annotated[str, StringConstraints(max_length=63, pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$")] | None = Field(
+        default=None, description="The file that holds it, below the folder that SECRETS_DIR names.", examples=[None]
+    )
+
+    @model_validator(mode="after")
+    def _one_way(self) -> Self:
+        if (self.env is None) == (self.file is None):
+            raise ValueError("name either a variable or a file")
+        if (self.env or "").upper().startswith("SLURM_"):
+            raise ValueError("names that begin with SLURM_ are the scheduler's")
+        return self
+
+
+def _check_ways(given: list[SecretUse]) -> list[SecretUse]:
+    if len({one.env or f"/{one.file}" for one in given}) < len(given):
+        raise ValueError("a variable or file is named twice")
+    return given
+
+
 def _check_once(given: list[Dependency]) -> list[Dependency]:
     if len({one.job_id for one in given}) < len(given):
         raise ValueError("a job is named twice")
@@ -182,6 +208,9 @@ class JobSpec(Body):
         default=86_400, ge=60, le=31 * 86_400, description="It is ended after this, in seconds.", examples=[86_400]
     )
     restart: Restart = Field(default_factory=Restart, description="When it starts again by itself.")
+    secrets: Annotated[list[SecretUse], AfterValidator(_check_ways)] = Field(
+        default=[], max_length=32, description="Secrets of the project that it is given.", examples=[[]]
+    )
     depends_on: Annotated[list[Dependency], AfterValidator(_check_once)] = Field(
         default=[],
         max_length=32,
@@ -250,6 +279,16 @@ class DependencyOut(Out):
     condition: str = Field(description="afterok or afterany.", examples=["afterok"])
 
 
+class SecretUseOut(Out):
+    """
+    A secret of the project that the job is given; never its value.
+    """
+
+    name: str = Field(description="The project's secret.", examples=["hub-token"])
+    env: str | None = Field(description="The variable that holds it.", examples=["HUB_TOKEN"])
+    file: str | None = Field(description="The file that holds it.", examples=[None])
+
+
 class JobSpecOut(Out):
     """
     What runs, and where, with defaults filled in.
@@ -268,6 +307,7 @@ class JobSpecOut(Out):
     env: dict[str, str] = Field(description="Environment of the script.", examples=[{"CHECKPOINTS": "/data/run-1"}])
     time_limit_s: int = Field(description="It is ended after this, in seconds.", examples=[86_400])
     restart: RestartOut = Field(description="When it starts again by itself.")
+    secrets: list[SecretUseOut] = Field(default=[], description="Secrets of the project that it is given.")
     depends_on: list[DependencyOut] = Field(default=[], description="Jobs that have to end before it starts.")
 
 

@@ -5,7 +5,7 @@ What can be done with jobs; the only writer of their rows.
 import codecs
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import timedelta
 from typing import Any
 
@@ -19,7 +19,7 @@ from controlplane.jobs import repository
 from controlplane.jobs.errors import JobEnded
 from controlplane.jobs.models import JobRow
 from controlplane.jobs.ordering import JobOrder as JobOrder  # noqa: PLC0414 - whoever orders needs it
-from controlplane.jobs.ordering import check_home, held_by, refusal
+from controlplane.jobs.ordering import check_home, check_secrets, given, held_by, refusal
 from controlplane.jobs.states import ENDS, HOME_LOST, HOME_READY, JOB_STATES, JobFacts, JobFilter, JobSnapshot, Parent, resume_env
 from controlplane.kit.access import Principal
 from controlplane.kit.clock import CpClock, rfc3339
@@ -43,6 +43,8 @@ def create_job(session: Session, principal: Principal, project_id: str, order: J
     parents = {one["job_id"]: one["condition"] for one in order.spec.get("depends_on") or ()}
     if parents and repository.known_of(session, home.tenant_id, project_id, list(parents)) != set(parents):
         raise NotFound
+    named = [one["name"] for one in order.spec.get("secrets") or ()]
+    check_secrets(named, repository.secrets_of(session, [project_id]).get(project_id, {}) if named else {})
     initial = JOB_STATES.by_name[JOB_STATES.initial]
     row = JobRow(
         id=new_id("job"),
@@ -222,10 +224,15 @@ def snapshots(session: Session, claims: Sequence[Claim]) -> Mapping[str, JobSnap
     """
     homes = clusters.homes(session, sorted({claim.row["cluster_id"] for claim in claims}))
     now = repository.clock(session)
-    return {
+    made = {
         claim.id: _snapshot(claim, homes.get(claim.row["cluster_id"]), (now - claim.row["state_since"]).total_seconds())
         for claim in claims
     }
+    # only who is about to be handed over needs values
+    wanted = {claim.id: claim.row for claim in claims if claim.state == "admitted" and claim.row["spec"].get("secrets")}
+    kept = repository.secrets_of(session, sorted({row["project_id"] for row in wanted.values()}))
+    told = {key: given(row["spec"]["secrets"], kept.get(row["project_id"], {})) for key, row in wanted.items()}
+    return {key: replace(one, secrets=told.get(key, ())) for key, one in made.items()}
 
 
 def _snapshot(claim: Claim, home: Home | None, state_age_s: float) -> JobSnapshot:

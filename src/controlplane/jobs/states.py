@@ -129,6 +129,8 @@ def features_of(spec: Mapping[str, Any]) -> tuple[str, ...]:
         "image": bool(spec.get("image")),
         "launch_torchrun": launch == "torchrun",
         "launch_mpi": launch == "mpi",
+        "secret_env": any(one["env"] for one in spec.get("secrets") or ()),
+        "secret_files": any(one["file"] for one in spec.get("secrets") or ()),
     }
     return tuple(name for name, asked in wanted.items() if asked)
 
@@ -262,6 +264,24 @@ class JobFilter:
 
 
 @dataclass(frozen=True, slots=True)
+class GivenSecret:
+    """
+    A secret of the project that a job is given.
+    """
+
+    name: str
+    """As the job names it."""
+    env: str | None
+    """The variable it becomes."""
+    file: str | None
+    """The file it becomes."""
+    id: str = ""
+    """Of its row; empty where there is none any more."""
+    sealed: bytes = field(default=b"", repr=False)
+    """Its value, sealed for that row."""
+
+
+@dataclass(frozen=True, slots=True)
 class JobSnapshot:
     """
     All that a step of a job may know.
@@ -331,6 +351,8 @@ class JobSnapshot:
     """low, normal or high."""
     launch: dict[str, Any] | None = None
     """What runs in the place of a script."""
+    secrets: tuple[GivenSecret, ...] = ()
+    """What it is given sealed."""
     resume_step: int | None = None
     """The step of the last good checkpoint; None where there is none."""
     sent: bool = False

@@ -167,6 +167,10 @@ def _no_vault(ref: str, password: str) -> bytes:
     raise Permanent("there is nothing to seal a password with", code="no_master_key")
 
 
+def _no_secrets(_row: str, _sealed: bytes) -> str:
+    raise Permanent("there is no master key to open secrets with", code="no_master_key")
+
+
 class Toolbox:
     """
     What a step is given besides its snapshot.
@@ -181,7 +185,10 @@ class Toolbox:
         open_password: Callable[[str, bytes | None], str] = lambda _node, _sealed: "",
         seal_password: Callable[[str, str], bytes] = _no_vault,
         seed_url: Callable[[str], str] = lambda _boot: "",
+        open_job_secret: Callable[[str, bytes], str] = _no_secrets,
     ) -> None:
+        self.open_job_secret = open_job_secret
+        """The value of a project's secret as its row keeps it; raises Permanent where there is nothing to open it with."""
         self.deployment = deployment
         self.now = now
         self.seed_url = seed_url

@@ -23,8 +23,11 @@ def submit(job: JobSnapshot, tools: Toolbox) -> Outcome:
     """
     if job.cancel or job.cluster_state in HOME_LOST or job.provider is None:
         return _withdraw(job, tools)
+    gone = next((one.name for one in job.secrets if not one.id), None)
+    if gone is not None:
+        return _refused(job, Refused(f"no secret {gone}", code="job_secret_unknown"), f"The project has no secret {gone} any more.")
     try:
-        external_id = tools.jobs(job.provider).submit(_spec(job))
+        external_id = tools.jobs(job.provider).submit(_spec(job, tools))
     except (Refused, Unsupported) as error:
         return _refused(job, error)
     except ProviderError as error:
@@ -32,7 +35,8 @@ def submit(job: JobSnapshot, tools: Toolbox) -> Outcome:
     return Advance("starting", "Handed to the scheduler.", JobFacts(external_id=external_id))
 
 
-def _spec(job: JobSnapshot) -> JobSpec:
+def _spec(job: JobSnapshot, tools: Toolbox) -> JobSpec:
+    values = {one.name: tools.open_job_secret(one.id, one.sealed) for one in job.secrets}
     return JobSpec(
         token=job.token,
         cluster_id=job.cluster_id,
@@ -49,6 +53,8 @@ def _spec(job: JobSnapshot) -> JobSpec:
         image=job.image,
         priority=cast("Priority", job.priority),
         launch=None if job.launch is None else _launch(job.launch),
+        secret_env={one.env: values[one.name] for one in job.secrets if one.env},
+        secret_files={one.file: values[one.name] for one in job.secrets if one.file},
     )
 
 
@@ -77,9 +83,8 @@ def _not_now(job: JobSnapshot, error: ProviderError) -> Wait:
     return Wait(words, retry_in_s, step=UNSURE if unsure else None, detail=error.detail)
 
 
-def _refused(job: JobSnapshot, error: ProviderError) -> Outcome:
+def _refused(job: JobSnapshot, error: ProviderError, words: str = "The scheduler turned the job down.") -> Outcome:
     failure_class = "user_error" if error.code.startswith("job_") else "provider_fault"
-    words = "The scheduler turned the job down."
     facts = JobFacts(failure_class=failure_class, issue=(error.code, words))
     if job.unsure:
         return Advance("unknown", f"{words} It is made sure that an earlier try left nothing behind.", facts)
