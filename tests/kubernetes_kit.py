@@ -1,8 +1,9 @@
 """
 The Kubernetes kit for tests: the API emulator in a thread of this process, with what it lacks played beside it.
 
-It lacks a container runtime, logs and Kueue's controller. Here scripts are run by this machine's bash (their sleeps are shortened), the log
-endpoint answers what they printed, and a Job with a queue's label is resumed once all its pods have room, as Kueue does.
+It lacks a container runtime, logs, leases of kubelets and Kueue's controller. Here scripts are run by this machine's bash (their sleeps
+are shortened), the log endpoint answers what they printed, kubelets of ready nodes renew their leases, and a Job with a queue's label is
+resumed once all its pods have room, as Kueue does.
 Skips with a reason where the kit is absent; with CONTROLPLANE_CI=1 it fails instead.
 """
 
@@ -28,6 +29,7 @@ from typing import Any
 import pytest
 
 from controlplane.providers.adapters.kubernetes.adapter import KubernetesAdapter, build
+from controlplane.providers.adapters.kubernetes.names import TOKEN
 from controlplane.providers.registry import AdapterInput
 from tests.kits import KITS, unusable
 
@@ -35,6 +37,9 @@ KIT = KITS / "kubernetes" / "kube_emulator.py"
 QUEUE = "kueue.x-k8s.io/queue-name"
 PRIORITY = "kueue.x-k8s.io/priority-class"
 JOB_UID = "kueue.x-k8s.io/job-uid"
+LEASES = "coordination.k8s.io"
+BEAT_S = 0.2
+"""How often kubelets give a sign of life."""
 WHY = "example.org/why"
 SPEED = 0.05
 """Seconds here for a second of a script's sleep."""
@@ -76,7 +81,7 @@ class KubernetesKit:
         Built as in production, with a kubeconfig.
         """
         secrets = {"kubeconfig": self.kubeconfig}
-        return build(AdapterInput("prv_contract", {"cordon_reason": WHY, **config}, secrets, "contract", now))
+        return build(AdapterInput("prv_contract", {"cordon_reason": WHY, "settle_s": 0, **config}, secrets, "contract", now))
 
     def ask(self, method: str, path: str, body: Any = None, kind: str = "application/merge-patch+json") -> Any:
         """
@@ -103,6 +108,7 @@ class KubernetesKit:
 
         def c_kubelet() -> None:
             self._run_scripts()
+            self._beat()
             kubelet()
 
         def c_jobs() -> None:
@@ -121,11 +127,30 @@ class KubernetesKit:
 
         self.emulator.c_kubelet, self.emulator.c_jobs, self.emulator.route = c_kubelet, c_jobs, logs
 
+    def _beat(self) -> None:
+        """Kubelets of nodes that are ready renew their leases."""
+        if not self.emulator.due(("beat", ""), BEAT_S):
+            return
+        kept = self.emulator.data[(LEASES, "leases")]
+        for node in list(self.emulator.items("nodes")):
+            name = node["metadata"]["name"]
+            if all(one["status"] != "True" for one in node["status"]["conditions"] if one["type"] == "Ready"):
+                continue
+            spec = {"holderIdentity": name, "leaseDurationSeconds": 40, "renewTime": f"{datetime.now(UTC):%Y-%m-%dT%H:%M:%S.%fZ}"}
+            lease = kept.get(("kube-node-lease", name))
+            if lease is None:
+                self.emulator.make("leases", {"metadata": {"name": name}, "spec": spec}, LEASES, "kube-node-lease")
+            else:
+                self.emulator.commit(
+                    "MODIFIED", self.emulator.find("leases", LEASES), {**copy.deepcopy(lease), "spec": spec}, lease
+                )
+
     def _run_scripts(self) -> None:
         for pod in list(self.emulator.items("pods")):
             meta = pod["metadata"]
             key = (meta["namespace"], meta["name"])
-            if not pod["spec"].get("nodeName") or pod["status"]["phase"] != "Pending" or key in self._logs:
+            started = not pod["spec"].get("nodeName") or pod["status"]["phase"] != "Pending" or key in self._logs
+            if started or TOKEN not in (meta.get("labels") or {}):
                 continue
             secret = self.emulator.data[("", "secrets")].get((key[0], pod["spec"]["volumes"][0]["secret"]["secretName"]))
             if secret is None:  # a kubelet waits for what it has to mount

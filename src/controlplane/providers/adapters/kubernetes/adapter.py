@@ -4,6 +4,7 @@ The adapter's door: what the ports ask, each call under one deadline.
 
 from __future__ import annotations
 
+from datetime import datetime
 from typing import Any
 
 from controlplane.providers.adapters.kubernetes.access import access
@@ -11,6 +12,7 @@ from controlplane.providers.adapters.kubernetes.client import Kube
 from controlplane.providers.adapters.kubernetes.config import KubernetesConfig
 from controlplane.providers.adapters.kubernetes.jobs import Jobs
 from controlplane.providers.adapters.kubernetes.names import Names
+from controlplane.providers.adapters.kubernetes.nodes import Nodes
 from controlplane.providers.adapters.kubernetes.pool import gpus_of
 from controlplane.providers.adapters.kubernetes.shared import Shared
 from controlplane.providers.clusters import (
@@ -24,7 +26,8 @@ from controlplane.providers.clusters import (
     OutputChunk,
 )
 from controlplane.providers.deadline import one_call
-from controlplane.providers.errors import Permanent, Refused
+from controlplane.providers.errors import Permanent, Refused, Unsupported
+from controlplane.providers.machines import Deployment, MachineList, MachineView
 from controlplane.providers.registry import AdapterInput, read_config
 
 MIB = 1024 * 1024
@@ -55,7 +58,7 @@ def build(given: AdapterInput) -> KubernetesAdapter:
 
 class KubernetesAdapter:
     """
-    One Kubernetes as Clusters, SupportsJobs and SupportsOutput. Safe to share between threads.
+    One Kubernetes as Clusters, SupportsJobs, SupportsOutput and Machines. Safe to share between threads.
     """
 
     def __init__(self, config: KubernetesConfig, kube: Kube, names: Names, given: AdapterInput) -> None:
@@ -63,6 +66,7 @@ class KubernetesAdapter:
         self._kube = kube
         self._shared = Shared(kube, names, config, given.now)
         self._jobs = Jobs(kube, names, config, self._shared, given.now)
+        self._nodes = Nodes(kube, names, config, self._shared.pool, given.now)
 
     def close(self) -> None:
         """
@@ -80,8 +84,7 @@ class KubernetesAdapter:
             kueue = self._shared.kueue()
             nodes = self._kube.list_all("/api/v1/nodes")
         extras = [name for group, name in EXTRAS.items() if group in groups]
-        notes = [self._inventory(nodes), "no wipe between tenants: sell this pool to one tenant only"]
-        notes.append("network policies hold only where the cluster's network enforces them")
+        notes = [self._inventory(nodes), "network policies hold only where the cluster's network enforces them"]
         if kueue is None:
             notes.append("no Kueue: jobs of more than one node are refused")
         return Capabilities(
@@ -90,6 +93,7 @@ class KubernetesAdapter:
             job_output=True,
             drain=True,
             walls=("namespace", "network_policy", "taint", *(["queue"] if kueue else [])),
+            scrub=True,
             max_nodes_per_job=None if kueue else 1,
             notes=tuple(notes),
             # without Kueue a priority would be one over all that runs on the server, so it is not offered
@@ -174,6 +178,61 @@ class KubernetesAdapter:
         """
         with one_call():
             return self._jobs.read_output(cluster_id, token, offset=offset, limit=limit)
+
+    def list_machines(self) -> MachineList:
+        """
+        See `Machines.list_machines`.
+        """
+        with one_call():
+            return self._nodes.list_views()
+
+    def observe(self, ref: str) -> MachineView:
+        """
+        See `Machines.observe`.
+        """
+        with one_call():
+            return self._nodes.observe(ref)
+
+    def inspect(self, ref: str, token: str) -> None:  # noqa: ARG002 - the port's signature; no inspections are kept apart
+        """
+        See `Machines.inspect`.
+        """
+        with one_call():
+            self._nodes.inspect(ref)
+
+    def qualify(self, ref: str, token: str) -> None:
+        """
+        See `Machines.qualify`.
+        """
+        with one_call():
+            self._nodes.qualify(ref, token)
+
+    def deploy(self, deployment: Deployment) -> None:
+        """
+        See `Machines.deploy`.
+        """
+        with one_call():
+            self._nodes.deploy(deployment)
+
+    def release(self, ref: str, token: str, *, accepted_at: datetime) -> None:  # noqa: ARG002 - a node has no place for it
+        """
+        See `Machines.release`.
+        """
+        with one_call():
+            self._nodes.release(ref, token)
+
+    def wipe(self, ref: str, token: str) -> None:
+        """
+        See `Machines.wipe`.
+        """
+        with one_call():
+            self._nodes.wipe(ref, token)
+
+    def power(self, ref: str, *, on: bool, token: str) -> None:  # noqa: ARG002 - the port's signature
+        """
+        See `Machines.power`. Raises Unsupported: the nodes' power is their operator's.
+        """
+        raise Unsupported(f"Kubernetes does not switch the power of {ref}", code="provider_no_power")
 
     def _inventory(self, nodes: list[dict[str, Any]]) -> str:
         counts = [gpus_of(one, self._config.gpu_resource) or 0 for one in nodes]

@@ -73,6 +73,10 @@ class KubernetesConfig(BaseModel):
     """Catalog model to that label's value, for example `{"H100-SXM5-80GB": "NVIDIA-H100-80GB-HBM3"}`."""
     topology_labels: list[LabelKey] = Field(default_factory=list, max_length=8)
     """Labels of nodes from the widest to the narrowest, for Kueue's Topology; empty: placement without topology."""
+    node_selector: str = Field(default="", pattern=r"^[ -~]*$", max_length=500)
+    """Which nodes are machines to be sold, as a label selector; empty: all but those of the control plane."""
+    settle_s: int = Field(default=10, ge=0, le=300)
+    """How long a wiped node must show nothing of its last tenant before it counts as wiped, in seconds."""
     queues: Literal["auto", "off"] = "auto"
     """auto: with Kueue, each cluster gets a queue and gangs are admitted whole; off: Kueue is left alone."""
     cordon_reason: LabelKey | Literal[""] = ""

@@ -69,13 +69,33 @@ class Pool:
         """
         if not self._names.marks(node, cluster_id):
             self._refuse_used(member.ref)
-        self._change(node, lambda seen: self._joined(cluster_id, member, seen))
+        self.change(node, lambda seen: self._joined(cluster_id, member, seen))
 
     def bar(self, node: Json) -> None:
         """
         No new pod starts on the node, which is to leave.
         """
-        self._change(node, _barred)
+        self.change(node, _barred)
+
+    def unbar(self, node: Json) -> None:
+        """
+        Pods may start on the node again.
+        """
+        self.change(node, _unbarred)
+
+    def is_held(self, node: Json) -> bool:
+        """
+        Whether the node carries the mark of a cluster, whoever's it is.
+        """
+        taints = node.get("spec", {}).get("taints") or []
+        return CLUSTER in (node["metadata"].get("labels") or {}) or any(one.get("key") == CLUSTER for one in taints)
+
+    def asks_gpus(self, pod: Json) -> bool:
+        """
+        Whether one of the pod's containers has GPUs of its own.
+        """
+        containers = pod.get("spec", {}).get("containers") or []
+        return any(self._config.gpu_resource in ((one.get("resources") or {}).get("limits") or {}) for one in containers)
 
     def leave(self, cluster_id: str, node: Json) -> None:
         """
@@ -92,7 +112,7 @@ class Pool:
                 patch["spec"]["unschedulable"] = None
             return patch
 
-        self._change(node, cleared)
+        self.change(node, cleared)
 
     def drain(self, cluster_id: str, ref: str, reason: str) -> None:
         """
@@ -104,7 +124,7 @@ class Pool:
                 return None
             return _annotated(seen, {DRAIN: reason[:_MAX_REASON]}) | {"spec": {"unschedulable": True}}
 
-        self._change(self._member(cluster_id, ref), cordoned)
+        self.change(self._member(cluster_id, ref), cordoned)
 
     def undrain(self, cluster_id: str, ref: str) -> None:
         """
@@ -117,7 +137,7 @@ class Pool:
             spec = {"unschedulable": None} if drained_by_us(seen) else {}
             return _annotated(seen, {DRAIN: None}) | {"spec": spec}
 
-        self._change(self._member(cluster_id, ref), lifted)
+        self.change(self._member(cluster_id, ref), lifted)
 
     def keep_up_since(self, node: Json, at: datetime) -> datetime | None:
         """
@@ -172,40 +192,37 @@ class Pool:
 
     def _refuse_held(self, node: Json, cluster_id: str) -> None:
         labels = node["metadata"].get("labels") or {}
-        held = CLUSTER in labels or any(one.get("key") == CLUSTER for one in node.get("spec", {}).get("taints") or [])
-        if held and not self._names.marks(node, cluster_id):
+        if self.is_held(node) and not self._names.marks(node, cluster_id):
             raise Refused(
                 f"{node['metadata']['name']} belongs to {labels.get(CLUSTER, 'another cluster')}", code="provider_node_held"
             )
 
     def _refuse_used(self, ref: str) -> None:
         pods = self._kube.list_all("/api/v1/pods", fields=f"spec.nodeName={ref}")
-        users = [one["metadata"]["name"] for one in pods if not ended(one) and _asks(one, self._config.gpu_resource)]
+        users = [one["metadata"]["name"] for one in pods if not ended(one) and self.asks_gpus(one)]
         if users:
             raise Busy(
                 f"{ref} still runs pods of others with GPUs: {', '.join(users[:3])}", retry_in_s=30.0, code="provider_node_used"
             )
 
-    def _change(self, node: Json, edit: Callable[[Json], Json | None]) -> None:
+    def change(self, node: Json, edit: Callable[[Json], Json | None]) -> Json:
         """
-        The edit's patch is on the latest version of the node, or there was nothing to change.
+        The node with the edit's patch on its latest version, or as it was where there was nothing to change.
         """
         seen = node
         for _ in range(MAX_CHANGES):
             patch = edit(seen)
             if patch is None:
-                return
+                return seen
             try:
-                self._kube.patch(_path(seen), patch)
+                return self._kube.patch(_path(seen), patch)
             except Conflict:
                 seen = self._kube.get(_path(seen))
-            else:
-                return
         raise Conflict(f"{node['metadata']['name']} was changed by others {MAX_CHANGES} times in a row", retry_in_s=2.0)
 
     def _reason(self, node: Json, state: MemberState) -> str:
         if state in {"down", "joining"}:
-            ready = _ready(node) or {}
+            ready = ready_condition(node) or {}
             return f"{ready.get('reason', 'NotReady')}: {ready.get('message', '')}".rstrip(": ")
         if not node.get("spec", {}).get("unschedulable"):
             return "leaves its cluster" if state != "up" else ""
@@ -220,7 +237,7 @@ def state_of(node: Json, jobs: int) -> MemberState:
     """
     Where the node stands; dead goes before cordoned.
     """
-    ready = _ready(node)
+    ready = ready_condition(node)
     if ready is None:
         return "joining"
     if ready.get("status") != "True":
@@ -236,7 +253,7 @@ def gpus_of(node: Json, resource: str) -> int | None:
     GPUs that pods can have; None when the node does not tell yet.
     """
     allocatable = node.get("status", {}).get("allocatable")
-    if not isinstance(allocatable, Mapping) or _ready(node) is None:
+    if not isinstance(allocatable, Mapping) or ready_condition(node) is None:
         return None
     amount = str(allocatable.get(resource, "0"))
     return int(amount) if amount.isdecimal() else None
@@ -293,16 +310,17 @@ def _cordoners(node: Json) -> list[str]:
     return [one.get("manager", "") for one in fields if "f:unschedulable" in ((one.get("fieldsV1") or {}).get("f:spec") or {})]
 
 
-def _asks(pod: Json, resource: str) -> bool:
-    containers = pod.get("spec", {}).get("containers") or []
-    return any(resource in ((one.get("resources") or {}).get("limits") or {}) for one in containers)
-
-
 def _barred(seen: Json) -> Json | None:
     taints = seen.get("spec", {}).get("taints") or []
     if any(one.get("key") == LEAVING for one in taints):
         return None
     return _annotated(seen, {}) | {"spec": {"taints": [*_bare(taints), {"key": LEAVING, "effect": "NoSchedule"}]}}
+
+
+def _unbarred(seen: Json) -> Json | None:
+    taints = seen.get("spec", {}).get("taints") or []
+    kept = [one for one in taints if one.get("key") != LEAVING]
+    return None if len(kept) == len(taints) else _annotated(seen, {}) | {"spec": {"taints": _bare(kept) or None}}
 
 
 def _foreign_taints(node: Json) -> list[Json]:
@@ -325,7 +343,10 @@ def _annotations(node: Json) -> Mapping[str, str]:
     return kept
 
 
-def _ready(node: Json) -> Json | None:
+def ready_condition(node: Json) -> Json | None:
+    """
+    What the kubelet, or whoever misses it, says of the node's readiness; None before it ever spoke.
+    """
     conditions = node.get("status", {}).get("conditions") or []
     return next((one for one in conditions if one.get("type") == "Ready"), None)
 
