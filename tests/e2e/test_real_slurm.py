@@ -5,22 +5,15 @@ The main job on a real Slurm, through the public API: register, enrol, qualify, 
 from __future__ import annotations
 
 import re
-import time
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
-import httpx
 import pytest
-from pydantic import SecretStr
 
-from controlplane import seeding
-from controlplane.settings import Settings
 from tests.conftest import Database
+from tests.e2e.clouds import Cloud, running_cloud
 from tests.e2e.rack import done
-from tests.factories.serving import MASTER_KEY, serving
 from tests.slurm_kit import SlurmKit
-from workers.engine import Engine
 
 pytestmark = [pytest.mark.slurm, pytest.mark.timeout(280)]
 SCRIPT = """#!/bin/bash
@@ -28,63 +21,14 @@ srun bash -c 'echo "step on $SLURMD_NODENAME with $CUDA_VISIBLE_DEVICES"'
 """
 
 
-class Cloud:
-    """
-    The API and a worker on one database, with a real Slurm beside them.
-    """
-
-    def __init__(self, operator: httpx.Client, tenant: httpx.Client, keys: seeding.DemoKeys) -> None:
-        self.operator = operator
-        self.tenant = tenant
-        self.keys = keys
-
-    @property
-    def project(self) -> str:
-        """
-        Path of the tenant's project.
-        """
-        return f"/v1/projects/{self.keys.project_id}"
-
-    def until(self, path: str, *states: str, client: httpx.Client | None = None, within_s: float = 90.0) -> dict[str, Any]:
-        """
-        The resource once it has come to one of the states; the API is asked to wait, so nothing sleeps here.
-        """
-        ask = client or self.tenant
-        end = time.monotonic() + within_s
-        while True:
-            seen: dict[str, Any] = done(ask.get(path))
-            state = seen["status"]["state"] if "status" in seen else seen["state"]
-            if state in states:
-                return seen
-            assert time.monotonic() < end, f"{path} stays {state}: {seen}"
-            ask.get("/v1/events", params={"limit": 1})
-
-
 @pytest.fixture
 def cloud(database: Database, tmp_path: Path, slurm_kit: SlurmKit) -> Iterator[Cloud]:
     """
     A cloud whose only machines are the Slurm's.
     """
-    keys = seeding.sow_people(database.engine, "USD", site="real")
-    settings = Settings(
-        database_url=SecretStr(database.app_url),
-        owner_database_url=SecretStr(database.owner_url),
-        data_dir=tmp_path,
-        master_key=SecretStr(MASTER_KEY),
-        sweep_interval_s=0.3,
-        observe_interval_s=2.0,
-    )
-    engine = Engine(settings)
-    engine.start()
-    try:
-        with (
-            serving(database, data_dir=tmp_path) as served,
-            served.client(keys.operator_key) as operator,
-            served.client(keys.tenant_key) as tenant,
-        ):
-            yield Cloud(operator, tenant, keys)
-    finally:
-        engine.stop()
+    del slurm_kit
+    with running_cloud(database, tmp_path) as made:
+        yield made
 
 
 def register(cloud: Cloud, kit: SlurmKit) -> list[str]:

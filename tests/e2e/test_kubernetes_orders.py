@@ -1,0 +1,145 @@
+"""
+The main job on a Kubernetes that the operator runs, through the public API: register, enrol, order, run a gang, grow, pay, delete, wipe.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.conftest import Database
+from tests.e2e.clouds import SITE, Cloud, running_cloud
+from tests.e2e.rack import done
+from tests.kubernetes_kit import UNTIDY, KubernetesKit, kubernetes_kit
+
+pytestmark = [UNTIDY, pytest.mark.timeout(240)]
+SCRIPT = """#!/bin/bash
+echo "rank $NODE_RANK of $NNODES with $GPUS_PER_NODE GPUs"
+"""
+TOKEN = "an-administrators-token"
+MODELS = {"H100-SXM5-80GB": "NVIDIA-H100-80GB-HBM3"}
+
+
+@pytest.fixture
+def kit() -> Iterator[KubernetesKit]:
+    """Four nodes of eight GPUs and a Kueue; strangers are not let in."""
+    with kubernetes_kit(nodes=4, token=TOKEN) as made:
+        yield made
+
+
+@pytest.fixture
+def cloud(database: Database, tmp_path: Path) -> Iterator[Cloud]:
+    """A cloud without machines."""
+    with running_cloud(database, tmp_path) as made:
+        yield made
+
+
+def register(cloud: Cloud, kit: KubernetesKit) -> str:
+    """The Kubernetes is a provider; its id is returned."""
+    body = {
+        "name": "kube",
+        "adapter": "kubernetes",
+        "site": SITE,
+        "config": {"settle_s": 0, "gpu_models": MODELS},
+        "secrets": {"kubeconfig": kit.kubeconfig},
+        "shared": True,
+    }
+    provider = done(cloud.operator.post("/v1/admin/providers", json=body))
+    assert TOKEN not in str(provider)
+    return str(provider["id"])
+
+
+def enrol(cloud: Cloud, provider_id: str, refs: list[str]) -> list[str]:
+    """The nodes are in the fleet and free; their ids are returned."""
+    place = {"block": "b0", "leaf": "l0", "rack": "r0", "instance_type": "hgx-h100-8", "gpus": 8}
+    body = {"provider_id": provider_id, "nodes": [{"ref": ref, **place} for ref in refs]}
+    nodes: list[str] = done(cloud.operator.post("/v1/admin/nodes", json=body))["enrolled"]
+    for node_id in nodes:
+        cloud.until(f"/v1/admin/nodes/{node_id}", "available", client=cloud.operator)
+    return nodes
+
+
+def order(cloud: Cloud, name: str, count: int) -> dict[str, Any]:
+    """A cluster that runs."""
+    sets = [{"name": "workers", "instance_type": "hgx-h100-8", "count": count}]
+    body = {"name": name, "spec": {"kind": "kubernetes", "site": SITE, "node_sets": sets, "wait": True}}
+    cluster = done(cloud.tenant.post(f"{cloud.project}/clusters", json=body))
+    return cloud.until(f"{cloud.project}/clusters/{cluster['id']}", "running")
+
+
+def remains(kit: KubernetesKit) -> list[str]:
+    """What carries our marks at the server."""
+    kinds = [
+        *("/api/v1/namespaces", "/api/v1/pods", "/api/v1/secrets", "/api/v1/services", "/api/v1/serviceaccounts"),
+        *(f"/apis/kueue.x-k8s.io/v1beta2/{kind}" for kind in ("clusterqueues", "resourceflavors", "topologies", "localqueues")),
+        *("/apis/batch/v1/jobs", "/apis/networking.k8s.io/v1/networkpolicies", "/apis/rbac.authorization.k8s.io/v1/roles"),
+        "/api/v1/nodes",
+    ]
+    marked = "?labelSelector=controlplane.internal/cluster"
+    return [f"{kind}/{one['metadata']['name']}" for kind in kinds for one in kit.ask("GET", kind + marked)["items"]]
+
+
+def members(kit: KubernetesKit, cluster_id: str) -> set[str]:
+    """Names of the nodes that carry the cluster's mark."""
+    return {
+        one["metadata"]["name"]
+        for one in kit.ask("GET", f"/api/v1/nodes?labelSelector=controlplane.internal/cluster={cluster_id}")["items"]
+    }
+
+
+def test_a_gang_runs_on_a_kubernetes_and_nothing_is_left_of_it(cloud: Cloud, kit: KubernetesKit) -> None:
+    """Nodes come from the server's inventory, are ordered, run one job, are paid for, deleted, wiped and free again."""
+    provider_id = register(cloud, kit)
+    nodes = enrol(cloud, provider_id, [f"gpu-{number:05d}" for number in range(4)])
+    running = order(cloud, "kube", 3)
+    path = f"{cloud.project}/clusters/{running['id']}"
+    checks = {one["name"]: one["result"] for one in running["status"]["conditions"]}
+    assert checks["nodes_answer"] == checks["gpu_count"] == "passed"
+    assert len(members(kit, running["id"])) == 3
+    spec = {"cluster_id": running["id"], "nodes": 3, "gpus_per_node": 8, "script": SCRIPT, "time_limit_s": 300}
+    job = done(cloud.tenant.post(f"{cloud.project}/jobs", json={"name": "gang", "spec": spec}))
+    ended = cloud.until(f"{cloud.project}/jobs/{job['id']}", "succeeded", "failed", "cancelled")
+    assert ended["status"]["state"] == "succeeded", ended
+    assert len(ended["status"]["instances"]) == 3
+    text = "".join(one["text"] for one in done(cloud.tenant.get(f"{cloud.project}/jobs/{job['id']}/logs"))["items"])
+    assert sorted(re.findall(r"rank (\d) of 3 with 8 GPUs", text)) == ["0", "1", "2"]
+    usage = done(cloud.tenant.get("/v1/usage", params={"group_by": "cluster"}))
+    assert float(usage["items"][0]["gpu_seconds"]) > 0
+    done(cloud.tenant.delete(path, headers={"If-Match": "*"}))
+    cloud.until(path, "deleted")
+    assert remains(kit) == []
+    for node_id in nodes:
+        cloud.until(f"/v1/admin/nodes/{node_id}", "available", client=cloud.operator)
+    used = [len(done(cloud.operator.get(f"/v1/admin/nodes/{node_id}/wipes"))["items"]) for node_id in nodes]
+    assert sorted(used) == [1, 2, 2, 2]
+    assert all("taints" not in one["spec"] for one in kit.ask("GET", "/api/v1/nodes")["items"])
+
+
+def test_a_cluster_grows_shrinks_and_gets_another_node(cloud: Cloud, kit: KubernetesKit) -> None:
+    """Each change is seen at the server, and a node that has left is wiped before it is free."""
+    provider_id = register(cloud, kit)
+    nodes = enrol(cloud, provider_id, [f"gpu-{number:05d}" for number in range(4)])
+    cluster = order(cloud, "kube", 1)
+    path = f"{cloud.project}/clusters/{cluster['id']}"
+    for count in (3, 2):
+        change = {"node_sets": [{"name": "workers", "count": count}]}
+        done(cloud.tenant.patch(path, json=change, headers={"If-Match": "*"}))
+        cloud.until(path, "running")
+        assert len(members(kit, cluster["id"])) == count
+    before = members(kit, cluster["id"])
+    instances = done(cloud.tenant.get(f"{path}/instances"))["items"]
+    done(cloud.tenant.post(f"{path}/instances/{instances[0]['id']}/actions/replace", headers={"If-Match": "*"}))
+    cloud.until(path, "running")
+    after = members(kit, cluster["id"])
+    assert len(after) == len(before & after) + 1 == 2
+    quota = kit.ask("GET", f"/api/v1/namespaces?labelSelector=controlplane.internal/cluster={cluster['id']}")["items"][0]
+    assert quota["metadata"]["annotations"]["controlplane.internal/members"] == "2"
+    done(cloud.tenant.delete(path, headers={"If-Match": "*"}))
+    cloud.until(path, "deleted")
+    for node_id in nodes:
+        cloud.until(f"/v1/admin/nodes/{node_id}", "available", client=cloud.operator)
+    assert remains(kit) == []
