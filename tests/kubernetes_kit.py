@@ -12,6 +12,7 @@ from __future__ import annotations
 import asyncio
 import base64
 import copy
+import fcntl
 import importlib.util
 import json
 import re
@@ -23,6 +24,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from datetime import UTC, datetime
 from functools import cache
+from pathlib import Path
 from types import ModuleType
 from typing import Any
 
@@ -31,7 +33,7 @@ import pytest
 from controlplane.providers.adapters.kubernetes.adapter import KubernetesAdapter, build
 from controlplane.providers.adapters.kubernetes.names import TOKEN
 from controlplane.providers.registry import AdapterInput
-from tests.kits import KITS, unusable
+from tests.kits import CACHE, KITS, unusable
 
 KIT = KITS / "kubernetes" / "kube_emulator.py"
 QUEUE = "kueue.x-k8s.io/queue-name"
@@ -65,6 +67,22 @@ def emulator_module() -> ModuleType:
     return module
 
 
+@cache
+def kubectl() -> Path:
+    """
+    The kit's real kubectl, installed once; the test is skipped where it cannot be had.
+    """
+    folder = CACHE / "kubernetes"
+    folder.mkdir(parents=True, exist_ok=True)
+    with (CACHE / "kubernetes.lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        python = Path(sys.base_prefix) / "bin" / "python3"  # the environment of the tests has no pip
+        got = subprocess.run([python, KIT.with_name("get_tools.py"), folder], capture_output=True, text=True, check=False)
+    if got.returncode:
+        unusable("kubectl", f"the kit could not get it: {got.stderr.strip().splitlines()[-1:]}")
+    return folder / "kubectl"
+
+
 class KubernetesKit:
     """
     A running emulator and how to reach it.
@@ -83,13 +101,13 @@ class KubernetesKit:
         secrets = {"kubeconfig": self.kubeconfig}
         return build(AdapterInput("prv_contract", {"cordon_reason": WHY, "settle_s": 0, **config}, secrets, "contract", now))
 
-    def ask(self, method: str, path: str, body: Any = None, kind: str = "application/merge-patch+json") -> Any:
+    def ask(self, method: str, path: str, body: Any = None, kind: str = "application/merge-patch+json", token: str = "") -> Any:
         """
-        What the server answers to an administrator.
+        What the server answers to an administrator, or to whoever has the token.
         """
         data = None if body is None else json.dumps(body).encode()
-        token = {"Authorization": f"Bearer {self.emulator.token}"} if self.emulator.token else {}
-        headers = {"Content-Type": kind, "User-Agent": "admin/1", **token}
+        shown = token or self.emulator.token
+        headers = {"Content-Type": kind, "User-Agent": "admin/1"} | ({"Authorization": f"Bearer {shown}"} if shown else {})
         request = urllib.request.Request(self.handle.url + path, data, headers, method=method)
         with urllib.request.urlopen(request, timeout=10) as answer:
             return json.loads(answer.read())

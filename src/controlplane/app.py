@@ -24,7 +24,7 @@ from controlplane.activity.routes import router as activity
 from controlplane.boots.machine_routes import LANES as BOOT_LANES
 from controlplane.boots.machine_routes import door_of
 from controlplane.boots.routes import router as boots
-from controlplane.bootstrap import Runtime, build
+from controlplane.bootstrap import Runtime, build, credential_desk
 from controlplane.calculators.routes import router as calculators
 from controlplane.catalog.routes import router as catalog
 from controlplane.clusters.routes import router as clusters
@@ -116,6 +116,7 @@ def _edge(runtime: Runtime) -> Edge:
         tenant_limits=limits,
         sealer=runtime.sealer,
         images=runtime.images,
+        credentials=credential_desk(runtime),
     )
 
 

@@ -16,8 +16,9 @@ from controlplane.boots.states import BootLinks
 from controlplane.clusters import driving as cluster_driving
 from controlplane.clusters import placing
 from controlplane.clusters.models import ClusterRow
-from controlplane.clusters.states import CLUSTER_STATES
+from controlplane.clusters.states import CLUSTER_STATES, IssuedKubeconfig, KubeconfigAsk
 from controlplane.clusters.steps import STEPS as CLUSTER_STEPS
+from controlplane.clusters.steps.letting_in import issue
 from controlplane.fabric_checks import driving as check_driving
 from controlplane.fabric_checks.models import FabricCheckRow
 from controlplane.fabric_checks.states import FABRIC_CHECK_STATES
@@ -226,6 +227,15 @@ def toolbox(settings: Settings, sealer: Sealer) -> Toolbox:
         seed_url=lambda boot_id: seed_url(links, boot_id),
         open_job_secret=lambda row_id, sealed: open_secret(sealer, row_id, sealed),
     )
+
+
+def credential_desk(runtime: Runtime) -> Callable[[KubeconfigAsk], IssuedKubeconfig]:
+    """
+    How the API asks providers for tenants' credentials; its connections are closed with the runtime.
+    """
+    tools = toolbox(runtime.settings, runtime.sealer)
+    runtime.closers.append(tools.close)
+    return lambda ask: issue(ask, tools)
 
 
 def _table(row: Any) -> Table:

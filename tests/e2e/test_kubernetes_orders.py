@@ -4,17 +4,24 @@ The main job on a Kubernetes that the operator runs, through the public API: reg
 
 from __future__ import annotations
 
+import json
 import re
+import subprocess
 from collections.abc import Iterator
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
 import pytest
+from sqlalchemy import text as sql
+from sqlalchemy.orm import Session
 
+from controlplane.kit.db import EVERYTHING, in_transaction
 from tests.conftest import Database
 from tests.e2e.clouds import SITE, Cloud, running_cloud
 from tests.e2e.rack import done
-from tests.kubernetes_kit import UNTIDY, KubernetesKit, kubernetes_kit
+from tests.kubernetes_kit import UNTIDY, KubernetesKit, kubectl, kubernetes_kit
+from tests.tls_door import Door, tls_door
 
 pytestmark = [UNTIDY, pytest.mark.timeout(240)]
 SCRIPT = """#!/bin/bash
@@ -32,19 +39,26 @@ def kit() -> Iterator[KubernetesKit]:
 
 
 @pytest.fixture
+def door(kit: KubernetesKit, tmp_path: Path) -> Iterator[Door]:
+    """Where tenants reach the server."""
+    with tls_door(kit.handle.port, tmp_path) as made:
+        yield made
+
+
+@pytest.fixture
 def cloud(database: Database, tmp_path: Path) -> Iterator[Cloud]:
     """A cloud without machines."""
     with running_cloud(database, tmp_path) as made:
         yield made
 
 
-def register(cloud: Cloud, kit: KubernetesKit) -> str:
+def register(cloud: Cloud, kit: KubernetesKit, **config: Any) -> str:
     """The Kubernetes is a provider; its id is returned."""
     body = {
         "name": "kube",
         "adapter": "kubernetes",
         "site": SITE,
-        "config": {"settle_s": 0, "gpu_models": MODELS},
+        "config": {"settle_s": 0, "gpu_models": MODELS, **config},
         "secrets": {"kubeconfig": kit.kubeconfig},
         "shared": True,
     }
@@ -117,6 +131,105 @@ def test_a_gang_runs_on_a_kubernetes_and_nothing_is_left_of_it(cloud: Cloud, kit
     used = [len(done(cloud.operator.get(f"/v1/admin/nodes/{node_id}/wipes"))["items"]) for node_id in nodes]
     assert sorted(used) == [1, 2, 2, 2]
     assert all("taints" not in one["spec"] for one in kit.ask("GET", "/api/v1/nodes")["items"])
+
+
+class Kubectl:
+    """The real kubectl with a tenant's kubeconfig."""
+
+    def __init__(self, directory: Path, text: str) -> None:
+        self._file = directory / "kubeconfig"
+        self._file.touch(mode=0o600)
+        self._file.write_text(text)
+        self._home = directory
+
+    def __call__(self, *words: str) -> subprocess.CompletedProcess[str]:
+        """Whatever came of the command."""
+        env = {"KUBECONFIG": str(self._file), "HOME": str(self._home), "PATH": "/usr/bin:/bin"}
+        return subprocess.run([str(kubectl()), *words], env=env, capture_output=True, text=True, check=False, timeout=60)
+
+    def says(self, *words: str) -> str:
+        """The output of a command that must be good."""
+        done_ = self(*words)
+        assert done_.returncode == 0, done_.stderr
+        return done_.stdout
+
+
+def test_a_kubeconfig_opens_the_clusters_own_namespace_for_a_while(
+    cloud: Cloud, kit: KubernetesKit, door: Door, tmp_path: Path, database: Database
+) -> None:
+    """Real kubectl reads pods and logs with it and changes nothing; it is stored nowhere, and ends with the cluster."""
+    nodes = enrol(cloud, register(cloud, kit, tenant_url=door.url, tenant_ca_pem=door.ca_pem, kubeconfig_max_s=1800), ["gpu-00000"])
+    cluster = order(cloud, "kube", 1)
+    path = f"{cloud.project}/clusters/{cluster['id']}"
+    spec = {"cluster_id": cluster["id"], "nodes": 1, "gpus_per_node": 8, "script": SCRIPT, "time_limit_s": 300}
+    job = done(cloud.tenant.post(f"{cloud.project}/jobs", json={"name": "alone", "spec": spec}))
+    cloud.until(f"{cloud.project}/jobs/{job['id']}", "succeeded")
+    once = {"Idempotency-Key": "kube-1"}
+    answer = cloud.tenant.post(f"{path}/kubeconfigs", json={"lifetime_s": 900}, headers=once)
+    got = done(answer)
+    assert answer.headers["Cache-Control"] == "no-store"
+    left_s = (datetime.fromisoformat(got["expires_at"]) - datetime.now(UTC)).total_seconds()
+    assert 840 < left_s < 960
+    again = done(cloud.tenant.post(f"{path}/kubeconfigs", json={"lifetime_s": 900}, headers=once))
+    assert (again["kubeconfig"], again["expires_at"]) == (None, None)
+    kube = Kubectl(tmp_path, got["kubeconfig"])
+    (pod,) = kube.says("get", "pods", "-o", "name").split()
+    assert "rank 0 of 1 with 8 GPUs" in kube.says("logs", pod)
+    for refused in (
+        ("get", "pods", "-A"),
+        ("get", "secrets"),
+        ("delete", pod),
+        ("get", "nodes"),
+        ("create", "--validate=false", "-f", str(a_pod(tmp_path))),
+    ):
+        assert "orbidden" in kube(*refused).stderr, refused
+    for lifetime_s, code in ((599, "out_of_range"), (3600, "kubeconfig_too_long")):
+        wrong = cloud.tenant.post(f"{path}/kubeconfigs", json={"lifetime_s": lifetime_s})
+        assert (wrong.status_code, wrong.json()["errors"][0]["field"]) == (422, "body.lifetime_s"), wrong.text
+        assert code in {wrong.json()["errors"][0]["code"], "out_of_range"}
+    token = re.search(r"token: (\S+)", got["kubeconfig"])
+    assert token is not None
+    assert "idempotency_keys" in stored(database, cluster["id"]), "what is looked for can be found"
+    assert stored(database, token[1]) == []
+    asked = done(cloud.tenant.get("/v1/audit-events", params={"action": "clusters:credentials"}))["items"]
+    assert [(one["target"], one["outcome"], one["detail"]["lifetime_s"]) for one in asked] == [
+        (cluster["id"], "done", 900),
+        (cluster["id"], "done", 3600),
+    ]
+    done(cloud.tenant.delete(path, headers={"If-Match": "*"}))
+    cloud.until(path, "deleted")
+    assert kube("get", "pods").returncode != 0
+    refused_ = cloud.tenant.post(f"{path}/kubeconfigs", json={})
+    assert (refused_.status_code, refused_.json()["code"]) == (409, "wrong_state")
+    cloud.until(f"/v1/admin/nodes/{nodes[0]}", "available", client=cloud.operator)
+
+
+def a_pod(directory: Path) -> Path:
+    """A pod that a tenant would like to start by itself."""
+    file = directory / "pod.json"
+    pod = {
+        "apiVersion": "v1",
+        "kind": "Pod",
+        "metadata": {"name": "own"},
+        "spec": {"containers": [{"name": "c", "image": "debian"}]},
+    }
+    file.write_text(json.dumps(pod))
+    return file
+
+
+def stored(database: Database, text: str) -> list[str]:
+    """Tables in which some row holds the text, as it is or in bytes."""
+
+    def look(session: Session) -> list[str]:
+        tables = "SELECT table_name FROM information_schema.tables WHERE table_schema = 'public' AND table_type = 'BASE TABLE'"
+        forms = {"plain": f"%{text}%", "hex": f"%{text.encode().hex()}%"}
+        found = []
+        for name in session.execute(sql(tables)).scalars().all():
+            query = sql(f'SELECT count(*) FROM "{name}" t WHERE t::text LIKE :plain OR t::text LIKE :hex')
+            found += [name] if session.execute(query, forms).scalar_one() else []
+        return found
+
+    return in_transaction(database.engine, EVERYTHING, look)
 
 
 def test_a_cluster_grows_shrinks_and_gets_another_node(cloud: Cloud, kit: KubernetesKit) -> None:

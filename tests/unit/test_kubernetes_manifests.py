@@ -17,6 +17,7 @@ import pytest
 from controlplane.providers.adapters.kubernetes import manifests, walls
 from controlplane.providers.adapters.kubernetes.config import KubernetesConfig
 from controlplane.providers.adapters.kubernetes.names import CLUSTER, Names
+from controlplane.providers.adapters.kubernetes.tokens import token_request
 from controlplane.providers.clusters import ClusterSpec, JobSpec, Member
 from controlplane.providers.errors import Refused
 from controlplane.providers.launching import Launch
@@ -70,6 +71,7 @@ def _objects() -> dict[str, Any]:
     made["secret-launched"] = manifests.secret(NAMES, launched, "0000-uid")
     made["workloadpriorityclass-high"] = walls.rank(NAMES, "high", KUEUE).body
     made["secret"] = manifests.secret(NAMES, JOB, "0000-uid")
+    made["tokenrequest"] = token_request(900)
     return made
 
 

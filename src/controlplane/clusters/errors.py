@@ -21,3 +21,12 @@ class NoProduct(Conflict):
 
     code = "product_not_available"
     title = "Not available in this site"
+
+
+class NoKubeconfig(Conflict):
+    """
+    The cluster is none that kubectl could talk to.
+    """
+
+    code = "kubeconfig_not_offered"
+    title = "There is no kubeconfig for this"

@@ -6,7 +6,7 @@ from typing import Annotated
 
 from fastapi import APIRouter, Query
 
-from controlplane.clusters import planning, scaling, service
+from controlplane.clusters import issuing, planning, scaling, service
 from controlplane.clusters.instance_routes import router as instances
 from controlplane.clusters.schemas import (
     ActionsOut,
@@ -14,10 +14,12 @@ from controlplane.clusters.schemas import (
     ClusterOut,
     ClusterPatch,
     ClusterPlan,
+    KubeconfigCreate,
+    KubeconfigOut,
     cluster_out,
 )
 from controlplane.clusters.states import CLUSTER_STATES, Options
-from controlplane.kit.errors import FieldError, Invalid
+from controlplane.kit.errors import FieldError, Invalid, Unavailable
 from controlplane.kit.paging import PageAsk
 from controlplane.web.call import Call, Reply
 from controlplane.web.endpoint import endpoint
@@ -193,3 +195,30 @@ def get_cluster_actions(call: Call, project_id: str, cluster_id: str) -> Actions
     """
     view = service.get_cluster(call.session, call.principal, project_id, cluster_id)
     return ActionsOut(actions=service.allowed_actions(view))
+
+
+@endpoint(
+    router,
+    "POST",
+    ONE + "/kubeconfigs",
+    permission="clusters:credentials",
+    answer=KubeconfigOut,
+    summary="Get a kubeconfig for a cluster",
+)
+def create_kubeconfig(call: Call, project_id: str, cluster_id: str, body: KubeconfigCreate) -> Reply:
+    """
+    A kubeconfig for a cluster of the kind kubernetes, with a token that its API server made for this answer: it opens the cluster's own
+    namespace with the rights of its role `tenant`, and ends by itself. It is kept nowhere: a repeat with the same Idempotency-Key is
+    answered without it. Earlier ones go on until they end, or until the cluster is deleted.
+    """
+    ask = issuing.allow_kubeconfig(call.session, call.principal, project_id, cluster_id, body.lifetime_s)
+    if call.credentials is None:
+        raise Unavailable("This installation asks no providers.", code="no_providers")
+    call.audit_target, call.audit_detail = cluster_id, {"credential": "kubeconfig", "lifetime_s": body.lifetime_s}
+
+    def finish() -> KubeconfigOut:
+        made = call.credentials(ask)
+        return KubeconfigOut(cluster_id=cluster_id, kubeconfig=made.text, expires_at=made.expires_at)
+
+    call.finish = finish
+    return Reply(KubeconfigOut(cluster_id=cluster_id, kubeconfig=None, expires_at=None))

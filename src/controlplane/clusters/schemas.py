@@ -231,6 +231,35 @@ class ClusterPlan(Out):
     price_per_hour: Money | None = Field(description="At today's prices; null where there is no price.")
 
 
+class KubeconfigCreate(Body):
+    """
+    A way into a Kubernetes cluster that is asked for.
+    """
+
+    lifetime_s: int = Field(
+        default=3600,
+        ge=600,
+        le=86_400,
+        description="When it shall end, in seconds from now; the operator may allow less.",
+        examples=[3600],
+    )
+
+
+class KubeconfigOut(Out):
+    """
+    A way into a Kubernetes cluster.
+    """
+
+    cluster_id: str = Field(description="Which cluster.", examples=["clu_01k5x7p3r8w2v6t9q4n0m1c2d3"])
+    kubeconfig: str | None = Field(
+        description="A file for kubectl, shown once and kept nowhere; null in the repeat of an answer.",
+        examples=["apiVersion: v1\nkind: Config\ncurrent-context: clu_01k5x7p3r8w2v6t9q4n0m1c2d3\n"],
+    )
+    expires_at: Moment | None = Field(
+        description="When it ends; null in the repeat of an answer.", examples=["2026-03-01T11:00:00Z"]
+    )
+
+
 class ActionsOut(Out):
     """
     What may be done now.

@@ -239,6 +239,34 @@ class Home:
 
 
 @dataclass(frozen=True, slots=True)
+class KubeconfigAsk:
+    """
+    What a provider is asked for on behalf of somebody who may have it.
+    """
+
+    cluster_id: str
+    """`clu_…`."""
+    tenant_id: str
+    """Whose it is."""
+    provider: ProviderRef
+    """Who makes it."""
+    lifetime_s: int
+    """For how long."""
+
+
+@dataclass(frozen=True, slots=True)
+class IssuedKubeconfig:
+    """
+    A way into a cluster, on its way to whoever asked.
+    """
+
+    text: str = field(repr=False)
+    """As kubectl reads it."""
+    expires_at: datetime
+    """When the provider ends it."""
+
+
+@dataclass(frozen=True, slots=True)
 class SetOrder:
     """
     Identical nodes that are ordered.

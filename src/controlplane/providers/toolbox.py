@@ -14,6 +14,7 @@ from controlplane.kit import crashpoints
 from controlplane.kit.outcome import Fail, Outcome, Wait
 from controlplane.providers.checks import SupportsFabricChecks
 from controlplane.providers.clusters import Clusters, SupportsJobs, SupportsOutput
+from controlplane.providers.credentials import SupportsKubeconfigs
 from controlplane.providers.errors import (
     AuthFailed,
     Busy,
@@ -304,6 +305,15 @@ class Toolbox:
         if not hasattr(adapter, "prepare_checks"):
             raise Unsupported("this provider measures nothing between its machines")
         return cast("SupportsFabricChecks", adapter)
+
+    def kubeconfigs(self, provider: Reachable) -> SupportsKubeconfigs:
+        """
+        The provider as one that hands out kubeconfigs. Raises Unsupported when it does not.
+        """
+        adapter = self.adapter(provider)
+        if not hasattr(adapter, "issue_kubeconfig"):
+            raise Unsupported("this provider hands out no kubeconfigs")
+        return cast("SupportsKubeconfigs", adapter)
 
     def output(self, provider: Reachable) -> SupportsOutput | None:
         """

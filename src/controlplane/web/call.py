@@ -44,6 +44,13 @@ class Call:
     """The images room's depot; none where the installation keeps no images."""
     tenant_limits: Mapping[str, int | None] = field(default_factory=dict)
     """Quota of a tenant that is created without one."""
+    credentials: Any = None
+    """Asks providers for tenants' credentials, as the clusters room does; none where there are no providers to ask."""
+    finish: Callable[[], BaseModel] | None = None
+    """
+    Makes the answer's body after the commit, outside of any transaction; it may ask others, block and raise domain errors. What the
+    handler itself answered is what a repeat under the same idempotency key gets.
+    """
 
     def nudge(self, kind: str, resource_id: str) -> None:
         """

@@ -86,6 +86,8 @@ class Edge:
     """Seals secrets that callers hand in; none: this installation has no master key and takes none."""
     images: Any = None
     """The images room's depot, which only that room understands; none: this installation keeps no images."""
+    credentials: Any = None
+    """Asks providers for tenants' credentials; only the clusters room understands it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -388,6 +390,7 @@ def _with_retries(
             tenant_limits=edge.tenant_limits,
             sealer=edge.sealer,
             images=edge.images,
+            credentials=edge.credentials,
         )
         try:
             with call.session:
@@ -401,7 +404,7 @@ def _with_retries(
             edge.nudge(call.nudges)
         for action in call.after_commit:
             action()
-        return response
+        return response if call.finish is None or dry_run else _finished(call, response)
     raise AssertionError("unreachable")
 
 
@@ -433,6 +436,15 @@ def _in_one_transaction(
     _commit(session)
     crashpoints.reach("request.after_commit")
     return _response(body, code, headers, call)
+
+
+def _finished(call: Call, response: Response) -> Response:
+    """
+    The answer with the body that is made now, after the commit; it is kept nowhere on its way.
+    """
+    assert call.finish is not None
+    body = call.finish().model_dump_json(by_alias=True).encode()
+    return _response(body, response.status_code, {"Cache-Control": "no-store"}, call)
 
 
 def _commit(session: Session) -> None:

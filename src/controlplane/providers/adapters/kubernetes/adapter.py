@@ -4,10 +4,11 @@ The adapter's door: what the ports ask, each call under one deadline.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from datetime import datetime
 from typing import Any
 
-from controlplane.providers.adapters.kubernetes.access import access
+from controlplane.providers.adapters.kubernetes.access import Access, access
 from controlplane.providers.adapters.kubernetes.client import Kube
 from controlplane.providers.adapters.kubernetes.config import KubernetesConfig
 from controlplane.providers.adapters.kubernetes.jobs import Jobs
@@ -15,6 +16,7 @@ from controlplane.providers.adapters.kubernetes.names import Names
 from controlplane.providers.adapters.kubernetes.nodes import Nodes
 from controlplane.providers.adapters.kubernetes.pool import gpus_of
 from controlplane.providers.adapters.kubernetes.shared import Shared
+from controlplane.providers.adapters.kubernetes.tokens import Tokens
 from controlplane.providers.clusters import (
     Capabilities,
     ClusterList,
@@ -25,6 +27,7 @@ from controlplane.providers.clusters import (
     JobView,
     OutputChunk,
 )
+from controlplane.providers.credentials import Kubeconfig
 from controlplane.providers.deadline import one_call
 from controlplane.providers.errors import Permanent, Refused, Unsupported
 from controlplane.providers.machines import Deployment, MachineList, MachineView
@@ -47,26 +50,28 @@ def build(given: AdapterInput) -> KubernetesAdapter:
         names = Names(given.deployment)
     except Refused as error:
         raise Permanent(f"the installation's name: {error}", code="provider_config_invalid") from error
+    way = access(config, given.secrets)
     kube = Kube(
-        access(config, given.secrets),
+        way,
         timeout_s=config.timeout_s,
         max_body_bytes=config.max_body_mib * MIB,
         page_size=config.page_size,
     )
-    return KubernetesAdapter(config, kube, names, given)
+    return KubernetesAdapter(config, kube, names, way, given.now)
 
 
 class KubernetesAdapter:
     """
-    One Kubernetes as Clusters, SupportsJobs, SupportsOutput and Machines. Safe to share between threads.
+    One Kubernetes as Clusters, SupportsJobs, SupportsOutput, SupportsKubeconfigs and Machines. Safe to share between threads.
     """
 
-    def __init__(self, config: KubernetesConfig, kube: Kube, names: Names, given: AdapterInput) -> None:
+    def __init__(self, config: KubernetesConfig, kube: Kube, names: Names, way: Access, now: Callable[[], datetime]) -> None:
         self._config = config
         self._kube = kube
-        self._shared = Shared(kube, names, config, given.now)
-        self._jobs = Jobs(kube, names, config, self._shared, given.now)
-        self._nodes = Nodes(kube, names, config, self._shared.pool, given.now)
+        self._shared = Shared(kube, names, config, now)
+        self._jobs = Jobs(kube, names, config, self._shared, now)
+        self._nodes = Nodes(kube, names, config, self._shared.pool, now)
+        self._tokens = Tokens(kube, names, config, way, self._shared)
 
     def close(self) -> None:
         """
@@ -178,6 +183,13 @@ class KubernetesAdapter:
         """
         with one_call():
             return self._jobs.read_output(cluster_id, token, offset=offset, limit=limit)
+
+    def issue_kubeconfig(self, cluster_id: str, tenant_id: str, *, lifetime_s: int) -> Kubeconfig:
+        """
+        See `SupportsKubeconfigs.issue_kubeconfig`.
+        """
+        with one_call():
+            return self._tokens.issue(cluster_id, tenant_id, lifetime_s)
 
     def list_machines(self) -> MachineList:
         """

@@ -73,6 +73,12 @@ class KubernetesConfig(BaseModel):
     """Catalog model to that label's value, for example `{"H100-SXM5-80GB": "NVIDIA-H100-80GB-HBM3"}`."""
     topology_labels: list[LabelKey] = Field(default_factory=list, max_length=8)
     """Labels of nodes from the widest to the narrowest, for Kueue's Topology; empty: placement without topology."""
+    tenant_url: str = Field(default="", pattern=r"^(https?://[^\s/?#@]+(/[^\s?#]*)?)?$", max_length=500)
+    """Where tenants reach the API server; empty: where we do."""
+    tenant_ca_pem: str = Field(default="", max_length=200_000)
+    """Certificates that sign the server's where tenants reach it; empty: those that we go by."""
+    kubeconfig_max_s: int = Field(default=43_200, ge=600, le=86_400)
+    """The longest that a tenant's kubeconfig may live, in seconds; the server may give less."""
     node_selector: str = Field(default="", pattern=r"^[ -~]*$", max_length=500)
     """Which nodes are machines to be sold, as a label selector; empty: all but those of the control plane."""
     settle_s: int = Field(default=10, ge=0, le=300)

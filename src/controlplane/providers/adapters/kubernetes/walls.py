@@ -4,7 +4,7 @@ What a cluster of ours is made of at the peer, as pure functions from its facts:
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Any
 
@@ -27,6 +27,8 @@ HEADLESS = "jobs"
 """The Service through which the pods of a gang find each other by name."""
 RANKS: dict[Priority, int] = {"low": -1000, "normal": 0, "high": 1000}
 """A job of no class has 0 at Kueue, so the usual ones name none."""
+PEOPLE = "tenant"
+"""The role of a tenant's people, its binding, and the account whose tokens their kubeconfigs hold."""
 PODS_PER_NODE = 110
 """What a kubelet takes unless told otherwise."""
 READABLE = (
@@ -84,12 +86,7 @@ def walls(names: Names, spec: ClusterSpec, config: KubernetesConfig) -> tuple[Pa
 
     There is no LimitRange: a `max` of GPUs in one becomes the request of every pod that names none.
     """
-    ns, labels = names.namespace(spec.cluster_id), names.labels(spec.cluster_id)
-
-    def part(api: str, kind: str, plural: str, name: str, **fields: Any) -> Part:
-        path = core(ns, plural, name) if api == "v1" else grouped(api, plural, name, namespace=ns)
-        return Part(path, _object(api, kind, name, labels, ns) | fields)
-
+    part = _maker(names, spec.cluster_id)
     hard = {
         f"requests.{config.gpu_resource}": str(sum(one.gpus for one in spec.members)),
         "pods": str(PODS_PER_NODE * len(spec.members)),
@@ -98,8 +95,6 @@ def walls(names: Names, spec: ClusterSpec, config: KubernetesConfig) -> tuple[Pa
     }
     meeting = {"clusterIP": "None", "selector": {CLUSTER: spec.cluster_id}, "publishNotReadyAddresses": True}
     reads = [{"apiGroups": [group], "resources": kinds, "verbs": ["get", "list", "watch"]} for group, kinds in READABLE]
-    role = {"apiGroup": "rbac.authorization.k8s.io", "kind": "Role", "name": "tenant"}
-    people = {"apiGroup": "rbac.authorization.k8s.io", "kind": "Group", "name": names.group(spec.tenant_id)}
     return (
         part("v1", "Service", "services", HEADLESS, spec=meeting),
         part("v1", "ResourceQuota", "resourcequotas", "cluster", spec={"hard": hard}),
@@ -108,8 +103,22 @@ def walls(names: Names, spec: ClusterSpec, config: KubernetesConfig) -> tuple[Pa
         ),
         part(NETWORK, "NetworkPolicy", "networkpolicies", "own-pods", spec=_own_pods()),
         part(NETWORK, "NetworkPolicy", "networkpolicies", "outside", spec=_outside(config.egress)),
-        part(RBAC, "Role", "roles", "tenant", rules=reads),
-        part(RBAC, "RoleBinding", "rolebindings", "tenant", roleRef=role, subjects=[people]),
+        part(RBAC, "Role", "roles", PEOPLE, rules=reads),
+        *people(names, spec.cluster_id, spec.tenant_id),
+    )
+
+
+def people(names: Names, cluster_id: str, tenant_id: str) -> tuple[Part, ...]:
+    """
+    Whoever has the tenant's role: a group that the operator's own sign-on may know, and the account of kubeconfigs, which no pod runs as.
+    """
+    part = _maker(names, cluster_id)
+    role = {"apiGroup": "rbac.authorization.k8s.io", "kind": "Role", "name": PEOPLE}
+    group = {"apiGroup": "rbac.authorization.k8s.io", "kind": "Group", "name": names.group(tenant_id)}
+    account = {"kind": "ServiceAccount", "name": PEOPLE, "namespace": names.namespace(cluster_id)}
+    return (
+        part("v1", "ServiceAccount", "serviceaccounts", PEOPLE, automountServiceAccountToken=False),
+        part(RBAC, "RoleBinding", "rolebindings", PEOPLE, roleRef=role, subjects=[group, account]),
     )
 
 
@@ -162,6 +171,16 @@ def toleration(cluster_id: str) -> dict[str, str]:
     Lets a pod onto the cluster's nodes, and onto no other's.
     """
     return {"key": CLUSTER, "operator": "Equal", "value": cluster_id, "effect": "NoSchedule"}
+
+
+def _maker(names: Names, cluster_id: str) -> Callable[..., Part]:
+    ns, labels = names.namespace(cluster_id), names.labels(cluster_id)
+
+    def part(api: str, kind: str, plural: str, name: str, **fields: Any) -> Part:
+        path = core(ns, plural, name) if api == "v1" else grouped(api, plural, name, namespace=ns)
+        return Part(path, _object(api, kind, name, labels, ns) | fields)
+
+    return part
 
 
 def _own_pods() -> Json:
