@@ -14,7 +14,7 @@ from typing import Any
 import kubernetes_validate
 import pytest
 
-from controlplane.providers.adapters.kubernetes import manifests, walls
+from controlplane.providers.adapters.kubernetes import manifests, rights, walls
 from controlplane.providers.adapters.kubernetes.config import KubernetesConfig
 from controlplane.providers.adapters.kubernetes.names import CLUSTER, Names
 from controlplane.providers.adapters.kubernetes.tokens import token_request
@@ -72,6 +72,8 @@ def _objects() -> dict[str, Any]:
     made["workloadpriorityclass-high"] = walls.rank(NAMES, "high", KUEUE).body
     made["secret"] = manifests.secret(NAMES, JOB, "0000-uid")
     made["tokenrequest"] = token_request(900)
+    made["rulesreview"] = rights.rules_review()
+    made["accessreview"] = rights.access_review(rights.Need("", "pods/log", ("get",), "one"), "get")
     return made
 
 

@@ -15,6 +15,7 @@ from controlplane.providers.adapters.kubernetes.jobs import Jobs
 from controlplane.providers.adapters.kubernetes.names import Names
 from controlplane.providers.adapters.kubernetes.nodes import Nodes
 from controlplane.providers.adapters.kubernetes.pool import gpus_of
+from controlplane.providers.adapters.kubernetes.rights import Rights
 from controlplane.providers.adapters.kubernetes.shared import Shared
 from controlplane.providers.adapters.kubernetes.tokens import Tokens
 from controlplane.providers.clusters import (
@@ -34,6 +35,7 @@ from controlplane.providers.machines import Deployment, MachineList, MachineView
 from controlplane.providers.registry import AdapterInput, read_config
 
 MIB = 1024 * 1024
+MAX_NOTE = 1000
 EXTRAS = {"jobset.x-k8s.io": "jobset", "leaderworkerset.x-k8s.io": "leaderworkerset", "resource.k8s.io": "dra"}
 """API groups that later parts of this adapter can use."""
 ALWAYS: tuple[JobFeature, ...] = ("image", "launch_torchrun", "secret_env", "secret_files")
@@ -68,6 +70,7 @@ class KubernetesAdapter:
     def __init__(self, config: KubernetesConfig, kube: Kube, names: Names, way: Access, now: Callable[[], datetime]) -> None:
         self._config = config
         self._kube = kube
+        self._rights = Rights(kube)
         self._shared = Shared(kube, names, config, now)
         self._jobs = Jobs(kube, names, config, self._shared, now)
         self._nodes = Nodes(kube, names, config, self._shared.pool, now)
@@ -81,20 +84,23 @@ class KubernetesAdapter:
 
     def capabilities(self) -> Capabilities:
         """
-        See `Clusters.capabilities`. Lists nodes too, so that a credential that may not is found out at once.
+        See `Clusters.capabilities`. A credential that lacks a right makes no product, and the notes say which.
         """
         with one_call():
             version = str(self._kube.get("/version").get("gitVersion", "unknown"))
             groups = {str(one.get("name")) for one in self._kube.get("/apis").get("groups") or []}
             kueue = self._shared.kueue()
             nodes = self._kube.list_all("/api/v1/nodes")
+            gaps = self._rights.missing(queues=kueue is not None)
         extras = [name for group, name in EXTRAS.items() if group in groups]
         notes = [self._inventory(nodes), "network policies hold only where the cluster's network enforces them"]
         if kueue is None:
             notes.append("no Kueue: jobs of more than one node are refused")
+        if gaps:
+            notes.append(f"nothing is ordered here, for the credential may not: {', '.join(gaps)}"[:MAX_NOTE])
         return Capabilities(
             version=", ".join([f"kubernetes {version}", *([kueue.api.replace("/", " ")] if kueue else []), *extras]),
-            products=("kubernetes",),
+            products=() if gaps else ("kubernetes",),
             job_output=True,
             drain=True,
             walls=("namespace", "network_policy", "taint", *(["queue"] if kueue else [])),

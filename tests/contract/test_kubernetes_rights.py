@@ -1,0 +1,111 @@
+"""
+A credential with exactly the rights that the adapter asks for does all of its work; with less it makes no product and says why.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from datetime import UTC, datetime
+from typing import Any
+
+import pytest
+
+from controlplane.providers.adapters.kubernetes.adapter import KubernetesAdapter, build
+from controlplane.providers.adapters.kubernetes.rights import NEEDS, QUEUE_NEEDS, Need
+from controlplane.providers.clusters import ClusterSpec, JobSpec, Member
+from controlplane.providers.errors import Busy, NotFound
+from controlplane.providers.machines import Deployment
+from controlplane.providers.registry import AdapterInput
+from tests.kubernetes_kit import UNTIDY, KubernetesKit, kubeconfig, kubernetes_kit
+
+pytestmark = UNTIDY
+NODE = "gpu-00000"
+RBAC = "rbac.authorization.k8s.io"
+ACCOUNTS = "/api/v1/namespaces/default/serviceaccounts"
+
+
+@pytest.fixture
+def kit() -> Iterator[KubernetesKit]:
+    """One node, and a server that knows who asks."""
+    with kubernetes_kit(nodes=1, token="an-administrators-token") as made:
+        yield made
+
+
+def _bind(kit: KubernetesKit, name: str, needs: list[Need], namespace: str = "") -> None:
+    rules = [{"apiGroups": [one.group], "resources": [one.resource], "verbs": list(one.verbs)} for one in needs]
+    root = f"/apis/{RBAC}/v1" + (f"/namespaces/{namespace}" if namespace else "")
+    kind, plural = ("Role", "roles") if namespace else ("ClusterRole", "clusterroles")
+    role: dict[str, Any] = {"metadata": {"name": name}, "rules": rules}
+    account = {"kind": "ServiceAccount", "name": "plane", "namespace": "default"}
+    binding = {"metadata": {"name": name}, "roleRef": {"apiGroup": RBAC, "kind": kind, "name": name}, "subjects": [account]}
+    kit.ask("POST", f"{root}/{plural}", role, "application/json")
+    kit.ask("POST", f"{root}/{plural[:-1]}bindings", binding, "application/json")
+
+
+def _adapter(kit: KubernetesKit, needs: tuple[Need, ...]) -> KubernetesAdapter:
+    """It shows the token of an account that has these rights and no other."""
+    kit.ask("POST", ACCOUNTS, {"metadata": {"name": "plane"}}, "application/json")
+    _bind(kit, "plane", [one for one in needs if not one.namespace])
+    for one in needs:
+        if one.namespace:
+            _bind(kit, f"plane-{one.resource}", [one], one.namespace)
+    made = kit.ask("POST", f"{ACCOUNTS}/plane/token", {"spec": {"expirationSeconds": 3600}}, "application/json")
+    text = kubeconfig(kit.handle.url, {"token": made["status"]["token"]})
+    config = {"settle_s": 0, "tenant_url": "https://kube.example.org"}
+    return build(AdapterInput("prv_1", config, {"kubeconfig": text}, "contract", lambda: datetime.now(UTC)))
+
+
+def test_the_rights_that_are_asked_for_are_enough(kit: KubernetesKit) -> None:
+    """A whole tenancy: node, cluster, job, kubeconfig, deletion, wipe."""
+    adapter = _adapter(kit, (*NEEDS, *QUEUE_NEEDS))
+    said = adapter.capabilities()
+    assert said.products == ("kubernetes",)
+    assert not [note for note in said.notes if "may not" in note]
+    adapter.qualify(NODE, "qua_1")
+    adapter.deploy(Deployment(NODE, "alc_1", "ten_one", "clu_1", network=""))
+    adapter.apply_cluster(ClusterSpec("clu_1", "ten_one", "prj_one", "", (Member(NODE, 8, "alc_1"),)))
+    adapter.submit(JobSpec("job_1-1", "clu_1", "ten_one", "", "#!/bin/bash\nsleep 20\n", 1, 8, 1, 600))
+    assert adapter.find_job("clu_1", "job_1-1").token == "job_1-1"
+    adapter.drain("clu_1", (NODE,), reason="a look")
+    adapter.undrain("clu_1", (NODE,))
+    assert adapter.issue_kubeconfig("clu_1", "ten_one", lifetime_s=600).text
+    adapter.cancel("clu_1", "job_1-1")
+    for _ in range(200):
+        try:
+            adapter.delete_cluster("clu_1")
+            adapter.observe_cluster("clu_1")
+        except Busy:
+            continue
+        except NotFound:
+            break
+    adapter.release(NODE, "alc_1", accepted_at=datetime.now(UTC))
+    adapter.wipe(NODE, "wip_1")
+    assert adapter.observe(NODE).phase in {"wiping", "wiped"}
+    adapter.close()
+
+
+@pytest.mark.parametrize("gap", ["nodes", "pods/eviction", "serviceaccounts/token", "leases", "clusterqueues"])
+def test_a_right_that_is_missing_is_named_and_nothing_is_ordered(kit: KubernetesKit, gap: str) -> None:
+    """Before an order could end half-way."""
+    needs = (*NEEDS, *QUEUE_NEEDS)
+    less = tuple(
+        Need(one.group, one.resource, ("get", "list")) if one.resource == gap else one
+        for one in needs
+        if one.resource != gap or gap == "nodes"
+    )
+    adapter = _adapter(kit, less)
+    said = adapter.capabilities()
+    assert said.products == ()
+    assert [note for note in said.notes if "may not" in note and gap in note]
+    adapter.close()
+
+
+def test_rights_that_were_complete_are_not_asked_for_again_at_once(kit: KubernetesKit) -> None:
+    """A provider is asked how it is every minute; one request tells its rights, and then none for a while."""
+    adapter = _adapter(kit, (*NEEDS, *QUEUE_NEEDS))
+    adapter.capabilities()
+    reviews = [path for _, path in kit.asked() if "reviews" in path]
+    assert len(reviews) == 2, "all rules at once, and the one that holds in one namespace only"
+    adapter.capabilities()
+    assert len([path for _, path in kit.asked() if "reviews" in path]) == 2
+    adapter.close()
