@@ -24,10 +24,8 @@ from tests.kubernetes_kit import UNTIDY, KubernetesKit, kubectl, kubernetes_kit
 from tests.tls_door import Door, tls_door
 
 pytestmark = [UNTIDY, pytest.mark.timeout(240)]
-SCRIPT = """#!/bin/bash
-echo "rank $NODE_RANK of $NNODES with $GPUS_PER_NODE GPUs"
-"""
 TOKEN = "an-administrators-token"
+GUIDE = Path(__file__).resolve().parents[2] / "docs" / "guides" / "kubernetes.md"
 MODELS = {"H100-SXM5-80GB": "NVIDIA-H100-80GB-HBM3"}
 
 
@@ -77,12 +75,27 @@ def enrol(cloud: Cloud, provider_id: str, refs: list[str]) -> list[str]:
     return nodes
 
 
-def order(cloud: Cloud, name: str, count: int) -> dict[str, Any]:
-    """A cluster that runs."""
-    sets = [{"name": "workers", "instance_type": "hgx-h100-8", "count": count}]
-    body = {"name": name, "spec": {"kind": "kubernetes", "site": SITE, "node_sets": sets, "wait": True}}
+def example(number: int) -> dict[str, Any]:
+    """What the tenants' guide sends: the order, the job, the kubeconfig."""
+    found: dict[str, Any] = json.loads(re.findall(r"```json\n(.*?)```", GUIDE.read_text(), re.DOTALL)[number])
+    return found
+
+
+def order(cloud: Cloud, count: int) -> dict[str, Any]:
+    """The guide's cluster with so many nodes, once it runs."""
+    body = example(0)
+    body["spec"]["site"] = SITE
+    body["spec"]["node_sets"][0]["count"] = count
     cluster = done(cloud.tenant.post(f"{cloud.project}/clusters", json=body))
     return cloud.until(f"{cloud.project}/clusters/{cluster['id']}", "running")
+
+
+def run(cloud: Cloud, cluster_id: str, nodes: int) -> dict[str, Any]:
+    """The guide's job on so many nodes, once it is over."""
+    body = example(1)
+    body["spec"] |= {"cluster_id": cluster_id, "nodes": nodes}
+    job = done(cloud.tenant.post(f"{cloud.project}/jobs", json=body))
+    return cloud.until(f"{cloud.project}/jobs/{job['id']}", "succeeded", "failed", "cancelled")
 
 
 def remains(kit: KubernetesKit) -> list[str]:
@@ -109,17 +122,15 @@ def test_a_gang_runs_on_a_kubernetes_and_nothing_is_left_of_it(cloud: Cloud, kit
     """Nodes come from the server's inventory, are ordered, run one job, are paid for, deleted, wiped and free again."""
     provider_id = register(cloud, kit)
     nodes = enrol(cloud, provider_id, [f"gpu-{number:05d}" for number in range(4)])
-    running = order(cloud, "kube", 3)
+    running = order(cloud, 3)
     path = f"{cloud.project}/clusters/{running['id']}"
     checks = {one["name"]: one["result"] for one in running["status"]["conditions"]}
     assert checks["nodes_answer"] == checks["gpu_count"] == "passed"
     assert len(members(kit, running["id"])) == 3
-    spec = {"cluster_id": running["id"], "nodes": 3, "gpus_per_node": 8, "script": SCRIPT, "time_limit_s": 300}
-    job = done(cloud.tenant.post(f"{cloud.project}/jobs", json={"name": "gang", "spec": spec}))
-    ended = cloud.until(f"{cloud.project}/jobs/{job['id']}", "succeeded", "failed", "cancelled")
+    ended = run(cloud, running["id"], 3)
     assert ended["status"]["state"] == "succeeded", ended
     assert len(ended["status"]["instances"]) == 3
-    text = "".join(one["text"] for one in done(cloud.tenant.get(f"{cloud.project}/jobs/{job['id']}/logs"))["items"])
+    text = "".join(one["text"] for one in done(cloud.tenant.get(f"{cloud.project}/jobs/{ended['id']}/logs"))["items"])
     assert sorted(re.findall(r"rank (\d) of 3 with 8 GPUs", text)) == ["0", "1", "2"]
     usage = done(cloud.tenant.get("/v1/usage", params={"group_by": "cluster"}))
     assert float(usage["items"][0]["gpu_seconds"]) > 0
@@ -159,18 +170,16 @@ def test_a_kubeconfig_opens_the_clusters_own_namespace_for_a_while(
 ) -> None:
     """Real kubectl reads pods and logs with it and changes nothing; it is stored nowhere, and ends with the cluster."""
     nodes = enrol(cloud, register(cloud, kit, tenant_url=door.url, tenant_ca_pem=door.ca_pem, kubeconfig_max_s=1800), ["gpu-00000"])
-    cluster = order(cloud, "kube", 1)
+    cluster = order(cloud, 1)
     path = f"{cloud.project}/clusters/{cluster['id']}"
-    spec = {"cluster_id": cluster["id"], "nodes": 1, "gpus_per_node": 8, "script": SCRIPT, "time_limit_s": 300}
-    job = done(cloud.tenant.post(f"{cloud.project}/jobs", json={"name": "alone", "spec": spec}))
-    cloud.until(f"{cloud.project}/jobs/{job['id']}", "succeeded")
+    assert run(cloud, cluster["id"], 1)["status"]["state"] == "succeeded"
     once = {"Idempotency-Key": "kube-1"}
-    answer = cloud.tenant.post(f"{path}/kubeconfigs", json={"lifetime_s": 900}, headers=once)
+    answer = cloud.tenant.post(f"{path}/kubeconfigs", json=example(2), headers=once)
     got = done(answer)
     assert answer.headers["Cache-Control"] == "no-store"
     left_s = (datetime.fromisoformat(got["expires_at"]) - datetime.now(UTC)).total_seconds()
     assert 840 < left_s < 960
-    again = done(cloud.tenant.post(f"{path}/kubeconfigs", json={"lifetime_s": 900}, headers=once))
+    again = done(cloud.tenant.post(f"{path}/kubeconfigs", json=example(2), headers=once))
     assert (again["kubeconfig"], again["expires_at"]) == (None, None)
     kube = Kubectl(tmp_path, got["kubeconfig"])
     (pod,) = kube.says("get", "pods", "-o", "name").split()
@@ -236,7 +245,7 @@ def test_a_cluster_grows_shrinks_and_gets_another_node(cloud: Cloud, kit: Kubern
     """Each change is seen at the server, and a node that has left is wiped before it is free."""
     provider_id = register(cloud, kit)
     nodes = enrol(cloud, provider_id, [f"gpu-{number:05d}" for number in range(4)])
-    cluster = order(cloud, "kube", 1)
+    cluster = order(cloud, 1)
     path = f"{cloud.project}/clusters/{cluster['id']}"
     for count in (3, 2):
         change = {"node_sets": [{"name": "workers", "count": count}]}
