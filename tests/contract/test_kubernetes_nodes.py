@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from controlplane.providers.adapters.kubernetes.marks import MACHINE
-from controlplane.providers.adapters.kubernetes.names import CLUSTER, LEAVING
+from controlplane.providers.adapters.kubernetes.names import CLUSTER, LEAVING, OWNER
 from controlplane.providers.clusters import ClusterSpec, Member
 from controlplane.providers.errors import Busy, NotFound, Refused, Unsupported
 from controlplane.providers.machines import Deployment, Machines, MachineView
@@ -206,11 +206,28 @@ def test_no_wipe_is_proved_while_a_pod_of_the_tenant_is_there(kube: KubernetesHa
     _phase(kube, NODE, "wiped")
 
 
+def test_a_pod_of_a_tenant_that_was_overlooked_keeps_a_wipe_from_being_proved(kube: KubernetesHarness) -> None:
+    """One that stays although its eviction was asked for, in whatever namespace."""
+    meta = {"name": "late", "labels": {OWNER: "contract"}, "finalizers": ["example.org/held"]}
+    pod = {"metadata": meta, "spec": {"nodeName": NODE, "containers": [{"name": "main", "image": "debian"}]}}
+    kube.kit.ask("POST", "/api/v1/namespaces/default/pods", pod, "application/json")
+    kube.adapter.wipe(NODE, "wip_1")
+    for _ in range(30):
+        kube.pass_time()
+        view = kube.adapter.observe(NODE)
+        assert view.phase == "wiping"
+    assert view.failure == "1 pods of tenants are on it: default/late"
+    kube.kit.ask("PATCH", "/api/v1/namespaces/default/pods/late", {"metadata": {"finalizers": None}})
+    _phase(kube, NODE, "wiped")
+
+
 def test_a_wipe_waits_for_a_kubelet_that_looked_after_the_last_pod(kube: KubernetesHarness) -> None:
     """Pods that were forced out of the server prove nothing: containers go when the kubelet hears of it."""
     kube.adapter.deploy(HELD)
     kube.adapter.release(NODE, "alc_1", accepted_at=ACCEPTED_AT)
     kube.until(lambda: kube.adapter.observe(NODE), lambda view: view.phase == "released", what="released")
+    beats = "/apis/coordination.k8s.io/v1/namespaces/kube-node-lease/leases"
+    kube.until(lambda: kube.kit.ask("GET", beats)["items"], lambda leases: len(leases) == 6, what="signs of life")
     kube.adapter.wipe(NODE, "wip_1")
     kube.kit.handle.post("/_emu/pause", {"kubelet": True})
     kube.adapter.observe(NODE)

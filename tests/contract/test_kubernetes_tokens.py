@@ -112,6 +112,7 @@ def test_nothing_is_issued_for_a_cluster_that_goes(kit: KubernetesKit, adapter: 
     adapter.delete_cluster("clu_1")
     with pytest.raises(Busy):
         adapter.issue_kubeconfig("clu_1", "ten_one", lifetime_s=900)
+    assert not [path for _, path in kit.asked() if path.split("?")[0].endswith("/token")]
 
 
 @pytest.mark.parametrize(("status", "error"), [(403, AuthFailed), (500, Unknown), (429, Busy)])
