@@ -65,6 +65,7 @@ QUEUE_NEEDS = (
     Need(KUEUE, "resourceflavors", ("get", "delete", *MAKE)),
     Need(KUEUE, "topologies", ("get", "delete", *MAKE)),
     Need(KUEUE, "localqueues", MAKE),
+    Need(KUEUE, "workloadpriorityclasses", MAKE),
     Need(KUEUE, "workloads", ("patch",)),
 )
 """With Kueue."""
