@@ -43,6 +43,7 @@ from controlplane.nodes.enrolment_routes import FILES, LARGEST_FILE_BYTES, MEDIA
 from controlplane.nodes.routes import router as nodes
 from controlplane.qualification.routes import router as qualification
 from controlplane.quotas.routes import router as quotas
+from controlplane.services.routes import router as services
 from controlplane.settings import Settings
 from controlplane.web import openapi
 from controlplane.web.brand import Brands
@@ -56,7 +57,22 @@ from controlplane.web.uploads import Upload, Written
 
 log = logging.getLogger(__name__)
 ROUTERS = (
-    *(clusters, jobs, tree, catalog, images, quotas, metering, nodes, boots, qualification, fabric_checks, activity, calculators),
+    *(
+        clusters,
+        jobs,
+        services,
+        tree,
+        catalog,
+        images,
+        quotas,
+        metering,
+        nodes,
+        boots,
+        qualification,
+        fabric_checks,
+        activity,
+        calculators,
+    ),
 )
 """What is asked for most comes first: routes are searched in order."""
 REVISION = text("SELECT version_num FROM alembic_version")

@@ -43,6 +43,10 @@ from controlplane.nodes.steps import STEPS as NODE_STEPS
 from controlplane.providers.errors import Permanent
 from controlplane.providers.toolbox import Toolbox
 from controlplane.seeding import DemoKeys, Region, sow
+from controlplane.services import driving as service_driving
+from controlplane.services.models import ServiceRow
+from controlplane.services.states import SERVICE_STATES
+from controlplane.services.steps import STEPS as SERVICE_STEPS
 from controlplane.settings import Settings
 
 log = logging.getLogger(__name__)
@@ -152,6 +156,15 @@ def kinds(settings: Settings) -> Mapping[str, Kind]:
             snapshots=jobs.snapshots,
             apply=jobs.apply,
             decisions={"queued": jobs.admit},
+        ),
+        "service": Kind(
+            table=SERVICE_STATES,
+            rows=_table(ServiceRow),
+            steps=SERVICE_STEPS,
+            snapshots=service_driving.snapshots,
+            apply=service_driving.apply,
+            decisions={"pending": service_driving.admit},
+            ends=service_driving.OPERATION_ENDS,
         ),
         "fabric_check": Kind(
             table=FABRIC_CHECK_STATES,

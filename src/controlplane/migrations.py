@@ -19,6 +19,7 @@ from controlplane.images.states import IMAGE_STATES
 from controlplane.jobs.states import CHECKPOINT_STATES, JOB_STATES
 from controlplane.kit.db import make_engine, sqlstate
 from controlplane.nodes.states import NODE_STATES
+from controlplane.services.states import SERVICE_STATES
 
 ROOMS = (
     "identity",
@@ -32,6 +33,7 @@ ROOMS = (
     "fabric_checks",
     "clusters",
     "jobs",
+    "services",
 )
 KIT_ROWS = ("audit", "events", "moving", "operations")
 LOCK = 7306125091  # any constant: the name of the one advisory lock that migrations take
@@ -112,7 +114,7 @@ def copy_moves(connection: Connection) -> None:
     connection.execute(text("DELETE FROM state_moves"))
     rows = [
         {"kind": table.kind, "before": before, "after": after}
-        for table in (NODE_STATES, CLUSTER_STATES, JOB_STATES, IMAGE_STATES, CHECKPOINT_STATES, FABRIC_CHECK_STATES)
+        for table in (NODE_STATES, CLUSTER_STATES, JOB_STATES, IMAGE_STATES, CHECKPOINT_STATES, FABRIC_CHECK_STATES, SERVICE_STATES)
         for before, after in table.moves()
     ]
     connection.execute(text("INSERT INTO state_moves (kind, before, after) VALUES (:kind, :before, :after)"), rows)

@@ -12,7 +12,7 @@ import pytest
 from tests.conftest import ROOT
 
 ROOMS = frozenset(
-    "activity boots calculators catalog clusters fabric_checks identity images jobs metering nodes qualification quotas".split()  # noqa: SIM905
+    "activity boots calculators catalog clusters fabric_checks identity images jobs metering nodes qualification quotas services".split()  # noqa: SIM905
 )
 OPEN = frozenset({"service", "errors", "states"})
 

@@ -32,6 +32,7 @@ SHOWN_TO_SUSPENDED = {
     *("get_whoami", "list_projects", "get_project"),
     *("list_clusters", "get_cluster", "list_instances", "get_cluster_actions", "get_instance_actions"),
     *("list_jobs", "get_job", "list_job_actions"),
+    *("list_services", "get_service", "list_service_actions", "list_service_versions"),
     *("list_checkpoints", "list_job_checkpoints", "get_checkpoint", "get_checkpoint_policy"),
     *("list_operations", "get_operation"),
     *("get_usage", "list_usage_intervals"),
@@ -105,7 +106,7 @@ def test_a_suspended_caller_reads_stops_and_deletes_and_nothing_else() -> None:
     reads = {route.operation_id for route in ROUTES if rule_of(route).works_suspended and "GET" in (route.methods or ())}
     assert reads == SHOWN_TO_SUSPENDED
     changes = {route.path for route in ROUTES if rule_of(route).works_suspended and "POST" in (route.methods or ())}
-    assert all(path.endswith("/actions/cancel") for path in changes)
+    assert all(path.endswith(("/actions/cancel", "/services/{service_id}/actions/suspend")) for path in changes)
     for route in ROUTES:
         assert not rule_of(route).works_suspended or set(route.methods or ()) <= {"GET", "DELETE", "POST"}, route.path
         assert (route.openapi_extra or {})["x-works-suspended"] is rule_of(route).works_suspended

@@ -12,9 +12,10 @@ from controlplane.images.states import IMAGE_STATES
 from controlplane.jobs.states import CHECKPOINT_STATES, JOB_STATES
 from controlplane.kit.states import StateTable
 from controlplane.nodes.states import NODE_STATES
+from controlplane.services.states import SERVICE_STATES
 from tests.conftest import ROOT, Database
 
-TABLES = (NODE_STATES, CLUSTER_STATES, JOB_STATES, CHECKPOINT_STATES, IMAGE_STATES, FABRIC_CHECK_STATES)
+TABLES = (NODE_STATES, CLUSTER_STATES, JOB_STATES, CHECKPOINT_STATES, IMAGE_STATES, FABRIC_CHECK_STATES, SERVICE_STATES)
 PAGE = ROOT / "docs" / "states.md"
 
 

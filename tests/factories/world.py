@@ -33,6 +33,8 @@ DUE = """
         state IN ('pending', 'placing', 'provisioning') OR state || '/' || step = 'updating/placing'
         FROM clusters WHERE due_at IS NOT NULL
       UNION ALL SELECT 'job', state, step, due_at, false, state = 'queued' FROM jobs WHERE due_at IS NOT NULL
+      UNION ALL SELECT 'service', state, step, due_at, state IN ('running', 'degraded'), state = 'pending'
+        FROM services WHERE due_at IS NOT NULL
       UNION ALL SELECT 'fabric_check', state, step, due_at, false, state = 'judging' FROM fabric_checks WHERE due_at IS NOT NULL) waiting
     GROUP BY kind, decided, endless
 """

@@ -39,6 +39,7 @@ IDS = {
     "project_id": "SELECT id FROM projects",
     "cluster_id": "SELECT id FROM clusters",
     "job_id": "SELECT id FROM jobs",
+    "service_id": "SELECT id FROM services",
     "checkpoint_id": "SELECT id FROM checkpoints",
     "check_id": "SELECT id FROM fabric_checks",
     "node_id": "SELECT id FROM nodes",

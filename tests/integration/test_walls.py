@@ -10,18 +10,9 @@ from controlplane.kit.db import Wall, raise_wall
 from tests.conftest import Database
 
 WALLED = (
-    *(
-        "projects",
-        "clusters",
-        "node_sets",
-        "jobs",
-        "job_logs",
-        "job_dependencies",
-        "project_secrets",
-        "allocations",
-        "checkpoints",
-        "checkpoint_policies",
-    ),
+    *("projects", "clusters", "node_sets", "allocations"),
+    *("jobs", "job_logs", "job_dependencies", "project_secrets", "checkpoints", "checkpoint_policies"),
+    *("services", "service_versions", "service_logs"),
     *("meter_intervals", "operations", "state_history", "provider_users"),
 )
 

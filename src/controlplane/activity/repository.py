@@ -15,7 +15,7 @@ from controlplane.kit.events import EventRow
 from controlplane.kit.operations import OperationRow
 from controlplane.kit.paging import Page, PageAsk, fetch_page
 
-ROWS = {"node": "nodes", "cluster": "clusters", "job": "jobs", "fabric_check": "fabric_checks"}
+ROWS = {"node": "nodes", "cluster": "clusters", "job": "jobs", "service": "services", "fabric_check": "fabric_checks"}
 """Driven kinds and their tables."""
 XACT_DIGITS = 20
 
@@ -149,6 +149,10 @@ ATTENTION = text(
       SELECT 'job', id, name, state, reason, detail, tenant_id, state_since, deadline_at, coalesce(nullif(attention, ''), 'deadline'),
         NULL
       FROM jobs WHERE attention <> '' OR deadline_at < cp_clock()
+      UNION ALL
+      SELECT 'service', id, name, state, reason, detail, tenant_id, state_since, deadline_at,
+        coalesce(nullif(attention, ''), 'deadline'), NULL
+      FROM services WHERE attention <> '' OR deadline_at < cp_clock()
       UNION ALL
       SELECT 'fabric_check', id, scope || ' check of ' || coalesce(nullif(leaf, ''), nullif(block, ''), site), state, reason, detail,
         NULL, state_since, deadline_at, coalesce(nullif(attention, ''), 'deadline'), NULL

@@ -28,9 +28,11 @@ from controlplane.kit.paging import Page, PageAsk, decode_token, encode_token
 from controlplane.kit.states import State, StateTable
 from controlplane.nodes import service as nodes
 from controlplane.nodes.states import NODE_STATES
+from controlplane.services import service as services
+from controlplane.services.states import SERVICE_STATES
 
 Verb = Literal["resume", "retry", "abandon"]
-KindName = Literal["node", "cluster", "job", "fabric_check", "provider"]
+KindName = Literal["node", "cluster", "job", "service", "fabric_check", "provider"]
 SILENT_S = 180.0
 """A provider that has not answered for so long needs a person: three questions in a row."""
 ABANDONED = "An operator gave it up."
@@ -52,9 +54,10 @@ KINDS: Mapping[str, Driven] = {
     "node": Driven(NODE_STATES, nodes.apply),
     "cluster": Driven(CLUSTER_STATES, clusters.apply),
     "job": Driven(JOB_STATES, jobs.apply),
+    "service": Driven(SERVICE_STATES, services.apply),
     "fabric_check": Driven(FABRIC_CHECK_STATES, fabric_checks.apply),
 }
-PREFIXES = {"nod": "node", "clu": "cluster", "job": "job", "fck": "fabric_check"}
+PREFIXES = {"nod": "node", "clu": "cluster", "job": "job", "svc": "service", "fck": "fabric_check"}
 
 
 def list_attention(session: Session, kind: KindName | None, ask: PageAsk) -> Page[Any]:

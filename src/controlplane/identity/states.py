@@ -24,6 +24,7 @@ NOUNS: Mapping[str, tuple[str, ...]] = {
     "qualification": ("read", "write"),
     "clusters": ("read", "create", "update", "delete", "credentials"),
     "jobs": ("read", "create", "delete", "logs"),
+    "services": ("read", "create", "update", "delete", "logs"),
     "operations": ("read", "cancel", "resolve"),
     "usage": ("read",),
     "prices": ("read", "write"),
@@ -43,8 +44,8 @@ def _read(*nouns: str) -> frozenset[str]:
 
 
 _BILLING = _read("tenants", "projects", "quotas", "catalog", "availability", "usage", "prices", "events", "operations")
-_PROJECT_VIEWER = _BILLING | _read("clusters", "jobs", "images") | {"jobs:logs"}
-_PROJECT_MEMBER = _PROJECT_VIEWER | _all("clusters") | _all("jobs") | {"operations:cancel"}
+_PROJECT_VIEWER = _BILLING | _read("clusters", "jobs", "services", "images") | {"jobs:logs", "services:logs"}
+_PROJECT_MEMBER = _PROJECT_VIEWER | _all("clusters") | _all("jobs") | _all("services") | {"operations:cancel"}
 _PROJECT_ADMIN = _PROJECT_MEMBER | _all("members") | _all("keys") | {"projects:update"}
 _TENANT_ADMIN = _PROJECT_ADMIN | _all("projects") | _all("quotas") | _all("images") | _read("audit")
 _TENANT_OWNER = _TENANT_ADMIN | {"tenants:update"}

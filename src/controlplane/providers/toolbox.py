@@ -31,6 +31,7 @@ from controlplane.providers.fabrics import Fabrics
 from controlplane.providers.hardware import Controller, Hardware
 from controlplane.providers.machines import Machines
 from controlplane.providers.registry import AdapterInput, build_adapter
+from controlplane.providers.services import SupportsServices
 
 log = logging.getLogger(__name__)
 
@@ -296,6 +297,15 @@ class Toolbox:
         if not hasattr(adapter, "submit"):
             raise Unsupported("this provider runs no jobs")
         return cast("SupportsJobs", adapter)
+
+    def services(self, provider: Reachable) -> SupportsServices:
+        """
+        The provider as one that keeps services up. Raises Unsupported when it does not.
+        """
+        adapter = self.adapter(provider)
+        if not hasattr(adapter, "apply_service"):
+            raise Unsupported("this provider keeps no services up", code="provider_runs_no_services")
+        return cast("SupportsServices", adapter)
 
     def fabric_checks(self, provider: Reachable) -> SupportsFabricChecks:
         """

@@ -79,6 +79,7 @@ Ids are opaque and never change.
 TAGS = {
     "Clusters": "Nodes turned into a product: ordered, grown, shrunk and deleted as one.",
     "Jobs": "Work with an end, on a cluster: submitted, watched, cancelled, with its output.",
+    "Services": "Work without an end, on a cluster: kept up in replicas, rolled out in versions, scaled, with its output.",
     "Checkpoints": "What jobs have saved of their work: where it is, whether it is good, and how long it is kept.",
     "Projects": "A tenant's units that own resources.",
     "Images": "Operating systems: uploaded in chunks, checked, and served to machines.",
@@ -98,6 +99,7 @@ TAGS = {
 NOUN_TAGS = {
     "clusters": "Clusters",
     "jobs": "Jobs",
+    "services": "Services",
     "checkpoint-policy": "Checkpoints",
     "projects": "Projects",
     "images": "Images",

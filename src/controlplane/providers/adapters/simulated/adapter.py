@@ -11,7 +11,7 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any, TypeVar, cast
 
-from controlplane.providers.adapters.simulated import batch, checks, effects, fabric, groups, metal_views
+from controlplane.providers.adapters.simulated import batch, checks, effects, fabric, groups, hosting, metal_views
 from controlplane.providers.adapters.simulated.acts import Act
 from controlplane.providers.adapters.simulated.clock import Clock, real_now_us, to_us
 from controlplane.providers.adapters.simulated.config import SimConfig
@@ -26,6 +26,7 @@ from controlplane.providers.errors import ProviderError
 from controlplane.providers.fabrics import FabricView, NetworkSpec, PortRef, PortView
 from controlplane.providers.machines import Deployment, MachineList, MachineView, Position
 from controlplane.providers.registry import AdapterInput
+from controlplane.providers.services import ServiceSpec, ServiceView
 
 Answer = TypeVar("Answer")
 VERSION = "simulated 1"
@@ -43,7 +44,7 @@ def build(given: AdapterInput) -> SimulatedProvider:
 
 class SimulatedProvider:
     """
-    Machines, Clusters, SupportsJobs, SupportsOutput, Fabrics and SupportsFabricChecks; safe to use from several threads and processes.
+    Machines, Clusters, Fabrics, and jobs, output, services and fabric checks; safe to use from several threads and processes.
     """
 
     def __init__(self, config: SimConfig, *, deployment: str, now: Callable[[], datetime]) -> None:
@@ -307,6 +308,46 @@ class SimulatedProvider:
         Whatever runs under the token is ended and the machines are given up.
         """
         self._change("end_checks", token, {"token": token}, token=token)
+
+    # SupportsServices
+
+    def apply_service(self, spec: ServiceSpec) -> None:
+        """
+        The peer has been told the whole service.
+        """
+        self._change("apply_service", spec.service_id, asdict(spec), token=spec.service_id, tenant=spec.tenant_id)
+
+    def observe_service(self, cluster_id: str, service_id: str) -> ServiceView:
+        """
+        The service now.
+        """
+        return self._read("observe_service", service_id, lambda act, at: hosting.view(act, cluster_id, service_id, at))
+
+    def delete_service(self, cluster_id: str, service_id: str) -> None:
+        """
+        All of it is being removed.
+        """
+        self._change("delete_service", service_id, {"cluster_id": cluster_id, "service_id": service_id}, token=service_id)
+
+    def list_services(self, cluster_id: str) -> tuple[str, ...]:
+        """
+        The ids of all services of the cluster.
+        """
+
+        def look(act: Act, at: int) -> tuple[str, ...]:
+            if act.fault == "partial_list":
+                raise incomplete(f"services of {cluster_id}")
+            return hosting.names(act, cluster_id, at)
+
+        return self._read("list_services", cluster_id, look)
+
+    def read_replica(self, cluster_id: str, service_id: str, name: str, *, limit: int) -> bytes:
+        """
+        The last bytes that the replica printed.
+        """
+        return self._read(
+            "read_replica", service_id, lambda act, at: hosting.output(act, cluster_id, service_id, name, at, limit=limit)
+        )
 
     # One call
 

@@ -12,7 +12,7 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any
 
-from controlplane.providers.adapters.simulated import checks, fabric, metal
+from controlplane.providers.adapters.simulated import checks, fabric, hosting, metal
 from controlplane.providers.adapters.simulated.clock import (
     advance_file_clock,
     file_now_us,
@@ -145,6 +145,13 @@ class SimControl:
             " (SELECT 1 FROM tenancies t WHERE t.ref = wipes.ref AND t.id > wipes.id)",
             (now, report, json.dumps(metal.PLACES)),
         )
+
+    def load(self, service_id: str, amount: float) -> None:
+        """
+        The metric that the service is scaled by sums up to the amount from now on. Raises NotFound.
+        """
+        with self._store.change() as db:
+            hosting.load(db, service_id, amount)
 
     # Machines
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from controlplane.providers.adapters.simulated import batch, checks, fabric, groups, metal
+from controlplane.providers.adapters.simulated import batch, checks, fabric, groups, hosting, metal
 from controlplane.providers.adapters.simulated.acts import Act
 from controlplane.providers.checks import FabricRun
 from controlplane.providers.clusters import ClusterSpec, JobSpec, Member
@@ -88,5 +88,7 @@ _EFFECTS: Mapping[str, Callable[[Act, Mapping[str, Any]], Any]] = {
     "prepare_checks": lambda act, given: checks.prepare(act, given["token"], tuple(given["refs"])),
     "begin_checks": _begin_checks,
     "end_checks": lambda act, given: checks.end(act, given["token"]),
+    "apply_service": lambda act, given: hosting.apply(act, hosting.spec_from(given)),
+    "delete_service": lambda act, given: hosting.delete(act, given["cluster_id"], given["service_id"]),
     "cancel": lambda act, given: batch.cancel(act, given["cluster_id"], given["token"]),
 }

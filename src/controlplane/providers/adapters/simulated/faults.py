@@ -49,6 +49,11 @@ CHECK_CHANGES = ("prepare_checks", "begin_checks", "end_checks")
 CHECK_OPERATIONS = (*CHECK_READS, *CHECK_CHANGES)
 """Every method of the port for checks between machines."""
 
+SERVICE_READS = ("observe_service", "list_services", "read_replica")
+SERVICE_CHANGES = ("apply_service", "delete_service")
+SERVICE_OPERATIONS = (*SERVICE_READS, *SERVICE_CHANGES)
+"""Every method of the port for services."""
+
 When = Literal["before", "after", "world", "late", "twice", "read"]
 
 
@@ -74,6 +79,8 @@ class Preset:
     """Where it can be played on a fabric."""
     on_checks: tuple[str, ...] = ()
     """Where it can be played on checks between machines."""
+    on_services: tuple[str, ...] = ()
+    """Where it can be played on services."""
 
     params: Mapping[str, Any] = field(default_factory=dict)
     """Its numbers and their defaults."""
@@ -83,7 +90,7 @@ class Preset:
         """
         Every method that it can befall.
         """
-        return (*self.operations, *self.on_fabrics, *self.on_checks)
+        return (*self.operations, *self.on_fabrics, *self.on_checks, *self.on_services)
 
 
 def _unknown(detail: str, _: Mapping[str, Any]) -> ProviderError:
@@ -106,7 +113,9 @@ def _line(when: When, error: Callable[[str, Mapping[str, Any]], ProviderError], 
     """
     A fault of the line to the peer: it can befall every call.
     """
-    return Preset(when, error, text, on_fabrics=FABRIC_OPERATIONS, on_checks=CHECK_OPERATIONS, params=params)
+    return Preset(
+        when, error, text, on_fabrics=FABRIC_OPERATIONS, on_checks=CHECK_OPERATIONS, on_services=SERVICE_OPERATIONS, params=params
+    )
 
 
 def _world(*operations: str, **params: Any) -> Preset:
@@ -124,11 +133,31 @@ PRESETS: Mapping[str, Preset] = {
     "effect_then_timeout": _lost("no answer in 20 s"),
     "effect_then_reset": _lost("connection reset by peer"),
     "late_success": _lost("no answer in 20 s", "late", seconds=60.0),
-    "delay": Preset("world", operations=CHANGES, on_fabrics=FABRIC_CHANGES, on_checks=CHECK_CHANGES, params={"seconds": 60.0}),
-    "duplicate_effect": Preset("twice", operations=CHANGES, on_fabrics=FABRIC_CHANGES, on_checks=CHECK_CHANGES),
-    "stale_read": Preset("read", operations=READS, on_fabrics=FABRIC_READS, on_checks=CHECK_READS, params={"seconds": 60.0}),
+    "delay": Preset(
+        "world",
+        operations=CHANGES,
+        on_fabrics=FABRIC_CHANGES,
+        on_checks=CHECK_CHANGES,
+        on_services=SERVICE_CHANGES,
+        params={"seconds": 60.0},
+    ),
+    "duplicate_effect": Preset(
+        "twice", operations=CHANGES, on_fabrics=FABRIC_CHANGES, on_checks=CHECK_CHANGES, on_services=SERVICE_CHANGES
+    ),
+    "stale_read": Preset(
+        "read",
+        operations=READS,
+        on_fabrics=FABRIC_READS,
+        on_checks=CHECK_READS,
+        on_services=SERVICE_READS,
+        params={"seconds": 60.0},
+    ),
     "partial_list": Preset(
-        "read", operations=("list_machines", "list_clusters", "list_jobs"), on_fabrics=("observe_fabric",), params={"share": 0.5}
+        "read",
+        operations=("list_machines", "list_clusters", "list_jobs"),
+        on_fabrics=("observe_fabric",),
+        on_services=("list_services",),
+        params={"share": 0.5},
     ),
     "flapping_404": _line("before", _plain(NotFound), "404 not found"),
     "auth_401_mid_operation": _line("before", _plain(AuthFailed), "401 unauthorized"),
@@ -180,7 +209,13 @@ CHECK_PRESETS: Mapping[str, Preset] = {
     "check_output_cut": Preset("world", operations=(), on_checks=("begin_checks",)),
 }
 """Faults of checks between machines."""
-_BY_NAME: Mapping[str, Preset] = {**PRESETS, **FABRIC_PRESETS, **CHECK_PRESETS}
+
+SERVICE_PRESETS: Mapping[str, Preset] = {
+    f"service_{fate}": Preset("world", operations=(), on_services=("apply_service",))
+    for fate in ("image_pull", "crash_loop", "out_of_memory", "never_ready")
+}
+"""Faults of services: what befalls the replicas of the version that the call tells of."""
+_BY_NAME: Mapping[str, Preset] = {**PRESETS, **FABRIC_PRESETS, **CHECK_PRESETS, **SERVICE_PRESETS}
 
 
 @dataclass(frozen=True, slots=True)

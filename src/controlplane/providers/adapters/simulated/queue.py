@@ -100,6 +100,22 @@ def nodes_of(stored: str) -> Nodes:
     return tuple((ref, tuple(gpus)) for ref, gpus in json.loads(stored))
 
 
+def replicas_on(db: sqlite3.Connection, object_id: int) -> list[Nodes]:
+    """
+    Machines and GPU indexes that replicas of services hold in the cluster.
+    """
+    held = "SELECT nodes FROM replicas WHERE object_id = ? AND placed_at IS NOT NULL AND ended_at IS NULL"
+    return [nodes_of(row["nodes"]) for row in db.execute(held, (object_id,))]
+
+
+def replicas_ending(db: sqlite3.Connection, object_id: int, at: int) -> list[Nodes]:
+    """
+    Machines and GPU indexes that replicas which were told to end still hold.
+    """
+    held = "SELECT nodes FROM replicas WHERE object_id = ? AND placed_at IS NOT NULL AND ended_at > ?"
+    return [nodes_of(row["nodes"]) for row in db.execute(held, (object_id, at))]
+
+
 def spec_of(job: sqlite3.Row) -> JobSpec:
     """
     The job as it was submitted.
@@ -189,6 +205,8 @@ class _Replay:
         coming = [edge for edge in self.edges if edge > after]
         coming += [run["ends_at"] for run in self.running if run["ends_at"] > after]
         coming += [freed for freed, _ in self.freeing if freed > after]
+        ends = "SELECT ended_at FROM replicas WHERE object_id = ? AND ended_at > ?"
+        coming += [row["ended_at"] for row in self.act.db.execute(ends, (self.object_id, after))]
         coming += [job["eligible_at"] for job in self.pending if job["eligible_at"] > after]
         return min(coming, default=None)
 
@@ -252,6 +270,7 @@ class _Replay:
     def _free_gpus(self, at: int) -> dict[str, list[int]]:
         free = {one.ref: list(range(min(one.gpus, one.wanted_gpus))) for one in self.members if one.takes_jobs(at)}
         used = [nodes_of(run["nodes"]) for run in self.running] + [nodes for freed, nodes in self.freeing if freed > at]
+        used += replicas_on(self.act.db, self.object_id) + replicas_ending(self.act.db, self.object_id, at)
         for nodes in used:
             for ref, gpus in nodes:
                 if ref in free:

@@ -113,6 +113,18 @@ CREATE TABLE IF NOT EXISTS check_runs (
   token TEXT NOT NULL, name TEXT NOT NULL, phase TEXT NOT NULL, output TEXT NOT NULL, detail TEXT NOT NULL,
   finished_at INTEGER NOT NULL, UNIQUE (token, name)
 );
+CREATE TABLE IF NOT EXISTS services (
+  id INTEGER PRIMARY KEY, object_id INTEGER NOT NULL, cluster_id TEXT NOT NULL, service_id TEXT NOT NULL, tenant_id TEXT NOT NULL,
+  spec TEXT NOT NULL, turn INTEGER NOT NULL, fate TEXT NOT NULL, wanted INTEGER NOT NULL, load REAL NOT NULL DEFAULT 0,
+  created_at INTEGER NOT NULL, settled_at INTEGER NOT NULL, delete_requested_at INTEGER, UNIQUE (cluster_id, service_id)
+);
+CREATE TABLE IF NOT EXISTS replicas (
+  id INTEGER PRIMARY KEY, service INTEGER NOT NULL, object_id INTEGER NOT NULL, version INTEGER NOT NULL, spec TEXT NOT NULL,
+  fate TEXT NOT NULL, nodes TEXT NOT NULL, placed_at INTEGER, ready_at INTEGER, lost_at INTEGER, ending_at INTEGER, ended_at INTEGER,
+  made_at INTEGER NOT NULL
+);
+CREATE INDEX IF NOT EXISTS replicas_service ON replicas (service, ended_at);
+CREATE INDEX IF NOT EXISTS replicas_object ON replicas (object_id, ended_at);
 CREATE TABLE IF NOT EXISTS flaws (machines TEXT NOT NULL, rail INTEGER NOT NULL, factor REAL);
 """
 """What worlds made by earlier versions lack."""

@@ -1,0 +1,122 @@
+"""
+What the lifecycle engine asks of this room: who may be brought up, what steps need, and what an outcome means beyond the move itself.
+"""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from sqlalchemy.orm import Session
+
+from controlplane.clusters import service as clusters
+from controlplane.clusters.states import Home
+from controlplane.kit.lifecycle import Claim, Result
+from controlplane.kit.outcome import Advance, Fail, Gone, Outcome, Wait
+from controlplane.services import repository
+from controlplane.services.models import ServiceVersionRow
+from controlplane.services.states import HOME_LOST, HOME_READY, MOST_KEPT, ServiceFacts, ServiceSnapshot
+
+OPERATION_ENDS: Mapping[str, str] = {
+    "running": "succeeded",
+    "suspended": "succeeded",
+    "deleted": "succeeded",
+    "degraded": "failed",
+    "failed": "failed",
+}
+
+
+def admit(session: Session, claims: Sequence[Claim]) -> Mapping[str, Sequence[Outcome]]:
+    """
+    What becomes of services that wait for their clusters, all at once.
+    """
+    homes = clusters.homes(session, sorted({claim.row["cluster_id"] for claim in claims}))
+    return {claim.id: [_admission(claim, homes.get(claim.row["cluster_id"]))] for claim in claims}
+
+
+def _admission(claim: Claim, home: Home | None) -> Outcome:
+    if home is None or home.state in HOME_LOST:
+        return Advance("deleting", f"Its cluster is {'deleted' if home is None else home.state}; it goes with it.")
+    if claim.overdue:
+        return Fail("waited_too_long", "Its cluster did not come to run in time.")
+    if home.state not in HOME_READY:
+        return Wait(f"Waits for its cluster, which is {home.state}.", 5.0)
+    return Advance("rolling_out")
+
+
+def snapshots(session: Session, claims: Sequence[Claim]) -> Mapping[str, ServiceSnapshot]:
+    """
+    What the steps of the claimed services may know; two queries and what homes take, for any number.
+    """
+    homes = clusters.homes(session, sorted({claim.row["cluster_id"] for claim in claims}))
+    versions = repository.versions_of(session, [(claim.id, claim.row["current_version"]) for claim in claims])
+    now = repository.clock(session)
+    return {
+        claim.id: _snapshot(
+            claim, homes.get(claim.row["cluster_id"]), versions[claim.id], (now - claim.row["state_since"]).total_seconds()
+        )
+        for claim in claims
+    }
+
+
+def _snapshot(claim: Claim, home: Home | None, version: ServiceVersionRow, state_age_s: float) -> ServiceSnapshot:
+    row = claim.row
+    return ServiceSnapshot(
+        id=claim.id,
+        state=claim.state,
+        step=claim.step,
+        tenant_id=row["tenant_id"],
+        cluster_id=row["cluster_id"],
+        cluster_state="deleted" if home is None else home.state,
+        provider=None if home is None else home.provider,
+        instances={} if home is None else home.instances,
+        gpu_model="" if home is None else home.gpu_model,
+        version=version.number,
+        turn=row["turn"],
+        template=version.template,
+        replicas=row["replicas"],
+        scaling=row["scaling"],
+        rollout=row["rollout"],
+        suspended=row["suspended"],
+        state_age_s=state_age_s,
+        next_tail=row["next_tail"],
+    )
+
+
+def apply(session: Session, results: Sequence[Result]) -> None:
+    """
+    What steps and decisions learnt is stored with the moves they made, in bulk; of services that are gone no output is kept.
+    """
+    told = [(one.claim, facts) for one in results if isinstance(facts := one.outcome.facts, ServiceFacts)]
+    repository.store(session, [_columns(claim, facts) for claim, facts in told if facts.observed])
+    ends = [
+        {"id": claim.id, "number": claim.row["current_version"], "outcome": facts.outcome} for claim, facts in told if facts.outcome
+    ]
+    ends += [
+        {"id": one.claim.id, "number": one.claim.row["current_version"], "outcome": "failed"}
+        for one in results
+        if isinstance(one.outcome, Fail)
+    ]
+    repository.store_outcomes(session, ends)
+    repository.store_tails(session, [_tail(claim, one) for claim, facts in told for one in facts.tails])
+    repository.forget_tails(session, [one.claim.id for one in results if isinstance(one.outcome, Gone)])
+
+
+def _columns(claim: Claim, facts: ServiceFacts) -> dict[str, Any]:
+    return {
+        "id": claim.id,
+        "seen": [one.document() for one in facts.replicas[:MOST_KEPT]],
+        "wanted": facts.wanted,
+        "address": facts.address,
+        "trouble": facts.trouble,
+        "next_tail": facts.next_tail,
+        "gpus": sum(one.gpus for one in facts.replicas),
+    }
+
+
+def _tail(claim: Claim, one: Any) -> dict[str, Any]:
+    return {
+        "service_id": claim.id,
+        "replica": one.replica,
+        "tenant_id": claim.row["tenant_id"],
+        "version": one.version,
+        "data": one.data,
+    }
