@@ -48,6 +48,11 @@ SPEED = 0.05
 LOG = re.compile(r"/api/v1/namespaces/([^/]+)/pods/([^/]+)/log")
 UNTIDY = pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
 """The kit stops its server without waiting for the last connections and tasks, which are then found unclosed."""
+STUBS = {
+    "keda": "keda.sh/v1alpha1 scaledobjects ScaledObject n",
+    "metrics": "metrics.k8s.io/v1beta1 podmetrics PodMetrics n",
+}
+"""Kinds that are stored and that nothing acts on, beside the kit's own."""
 PREAMBLE = 'sleep() { :; }; srun() { "$@"; }\n'
 
 
@@ -170,6 +175,9 @@ class KubernetesKit:
             started = not pod["spec"].get("nodeName") or pod["status"]["phase"] != "Pending" or key in self._logs
             if started or TOKEN not in (meta.get("labels") or {}):
                 continue
+            if pod["spec"]["containers"][0]["name"] != "job":  # a service's pod: its image is not run
+                self._logs[key] = b"listening\n"
+                continue
             secret = self.emulator.data[("", "secrets")].get((key[0], pod["spec"]["volumes"][0]["secret"]["secretName"]))
             if secret is None:  # a kubelet waits for what it has to mount
                 self.emulator.timers[("run", meta["uid"])] = time.time() + 0.05
@@ -284,13 +292,16 @@ async def _over() -> None:
 
 
 @contextmanager
-def kubernetes_kit(*, nodes: int = 6, gpus: int = 8, kueue: bool = True, token: str | None = None) -> Iterator[KubernetesKit]:
+def kubernetes_kit(
+    *, nodes: int = 6, gpus: int = 8, kueue: bool = True, token: str | None = None, more: tuple[str, ...] = ()
+) -> Iterator[KubernetesKit]:
     """
     An emulator of its own with free nodes.
     """
-    stubs = ("kueue",) if kueue else ()
+    stubs = (*(("kueue",) if kueue else ()), *more)
     loop: asyncio.AbstractEventLoop | None = None
     try:
+        emulator_module().STUBS.update(STUBS)
         with emulator_module().running(nodes=nodes, gpus=gpus, stubs=stubs, token=token, tick=0.01) as handle:
             loop = handle.emulator.task.get_loop()
             kit = KubernetesKit(handle)

@@ -117,7 +117,7 @@ class KubernetesHarness(Harness):
 @contextmanager
 def _open(directory: Path) -> Iterator[Harness]:
     del directory
-    with kubernetes_kit() as kit:
+    with kubernetes_kit(more=("lws", "keda", "metrics")) as kit:
         harness = KubernetesHarness(kit)
         try:
             yield harness

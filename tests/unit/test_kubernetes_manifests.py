@@ -8,19 +8,21 @@ from __future__ import annotations
 
 import json
 import os
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import kubernetes_validate
 import pytest
 
-from controlplane.providers.adapters.kubernetes import manifests, rights, walls
+from controlplane.providers.adapters.kubernetes import manifests, rights, serving, standing, walls
 from controlplane.providers.adapters.kubernetes.config import KubernetesConfig
 from controlplane.providers.adapters.kubernetes.names import CLUSTER, Names
 from controlplane.providers.adapters.kubernetes.tokens import token_request
 from controlplane.providers.clusters import ClusterSpec, JobSpec, Member
 from controlplane.providers.errors import Refused
 from controlplane.providers.launching import Launch
+from controlplane.providers.services import Readiness, Scaling, ServiceFile, ServiceSpec
 
 GOLDEN = Path(__file__).parent / "kubernetes_golden"
 NAMES = Names("cp")
@@ -46,6 +48,42 @@ JOB = JobSpec(
     gpu_model="H100-SXM5-80GB",
     exclude=("gpu-3", "gpu-4"),
 )
+SERVICE = ServiceSpec(
+    service_id="svc_01hzzzzzzzzzzzzzzzzzzzzzzz",
+    cluster_id=CLUSTER_ID,
+    tenant_id="ten_one",
+    version=3,
+    turn=7,
+    image="example.org/serve:1",
+    port=8000,
+    replicas=2,
+    command=("/bin/sh", "-c", "exec serve --at $(HOST)"),
+    env={"GREETING": "hello, you"},
+    files=(ServiceFile("models/config.pbtxt", "secret words"),),
+    gpus_per_node=4,
+    gpu_model="H100-SXM5-80GB",
+    readiness=Readiness(path="/health"),
+    scaling=Scaling(1, 4, "cpu_cores", 2.5),
+)
+OFFER = serving.Offer(lws=True, keda=True, cpu=True, custom=True)
+OWNER = {"apiVersion": "apps/v1", "kind": "Deployment", "metadata": {"uid": "0000-uid"}}
+OF_OTHERS = ("kueue", "leaderworkerset", "keda")
+"""Groups whose schemas Kubernetes does not publish."""
+
+
+def _of_services() -> dict[str, Any]:
+    by_metric = replace(SERVICE, scaling=Scaling(1, 4, "vllm:num_requests_waiting", 5.0))
+    asking = CONFIG.model_copy(update={"prometheus_url": "http://prometheus.monitoring:9090"})
+    made = {
+        "service-deployment": serving.main(NAMES, SERVICE, CONFIG, KUEUE, 2),
+        "service-plain": serving.main(NAMES, replace(SERVICE, files=(), readiness=Readiness(), command=()), CONFIG, None, 0),
+        "service-lws": serving.main(NAMES, replace(SERVICE, nodes=2, worker_command=("follow",)), CONFIG, KUEUE, 1),
+    }
+    parts = serving.beside(NAMES, SERVICE, CONFIG, OFFER, OWNER)
+    parts += serving.beside(NAMES, by_metric, asking, OFFER, OWNER)[2:]
+    parts += serving.beside(NAMES, by_metric, CONFIG, OFFER, OWNER)[2:]
+    names = ("service-secret", "service-service", "service-hpa-cpu", "service-keda", "service-hpa-pods")
+    return made | {name: one.body for name, one in zip(names, parts, strict=True)}
 
 
 def _objects() -> dict[str, Any]:
@@ -74,7 +112,7 @@ def _objects() -> dict[str, Any]:
     made["tokenrequest"] = token_request(900)
     made["rulesreview"] = rights.rules_review()
     made["accessreview"] = rights.access_review(rights.Need("", "pods/log", ("get",), "one"), "get")
-    return made
+    return made | _of_services()
 
 
 OBJECTS = _objects()
@@ -90,7 +128,7 @@ def test_an_object_is_what_its_file_says(name: str) -> None:
     assert file.read_text(encoding="utf-8") == text
 
 
-@pytest.mark.parametrize("name", [name for name, made in OBJECTS.items() if "kueue" not in made["apiVersion"]])
+@pytest.mark.parametrize("name", [name for name, made in OBJECTS.items() if not made["apiVersion"].startswith(OF_OTHERS)])
 def test_the_published_schema_knows_every_field(name: str) -> None:
     """Strictly: a field that 1.36 does not know fails."""
     kubernetes_validate.validate(OBJECTS[name], "1.36", strict=True)
@@ -150,3 +188,89 @@ def test_odd_ids_never_become_names(word: str) -> None:
     """A path is made of checked words only."""
     with pytest.raises(Refused):
         NAMES.namespace(word)
+
+
+@pytest.mark.parametrize("name", ["service-deployment", "service-lws"])
+def test_a_services_pods_go_to_its_clusters_nodes_only(name: str) -> None:
+    """As jobs' pods: one cluster's nodes, nothing of the host, no way to the API server; secrets by reference alone."""
+    spec = OBJECTS[name]["spec"]
+    group = spec.get("leaderWorkerTemplate")
+    for template in [spec["template"]] if group is None else [group["leaderTemplate"], group["workerTemplate"]]:
+        pod = template["spec"]
+        assert pod["nodeSelector"][CLUSTER] == CLUSTER_ID
+        assert [(one["key"], one["operator"], one["value"]) for one in pod["tolerations"]] == [(CLUSTER, "Equal", CLUSTER_ID)]
+        assert pod["automountServiceAccountToken"] is False
+        assert not {"hostNetwork", "hostPID", "hostIPC", "serviceAccountName"} & set(pod)
+        assert not [one for one in pod["volumes"] if "hostPath" in one]
+        kubernetes_validate.validate(
+            {"apiVersion": "v1", "kind": "Pod", "metadata": template["metadata"], "spec": pod}, "1.36", strict=True
+        )
+    assert "hello" not in json.dumps(OBJECTS[name])
+    assert "secret words" not in json.dumps(OBJECTS[name])
+
+
+def test_the_server_expands_nothing_in_a_tenants_command() -> None:
+    """What looks like a reference to a variable reaches the program as it was written."""
+    (container,) = OBJECTS["service-deployment"]["spec"]["template"]["spec"]["containers"]
+    assert container["command"][-1] == "exec serve --at $$(HOST)"
+
+
+@pytest.mark.parametrize(
+    "wanted",
+    [
+        {"image": "a b"},
+        {"image": "--privileged"},
+        {"env": {"A B": "x"}},
+        {"files": (ServiceFile("../etc/passwd", ""),)},
+        {"files": (ServiceFile("/etc/passwd", ""),)},
+        {"files": (ServiceFile("x", "x" * 1_000_000),)},
+    ],
+)
+def test_what_cannot_be_served_is_refused(wanted: dict[str, Any]) -> None:
+    """Before anything is asked of the server."""
+    with pytest.raises(Refused):
+        serving.refuse_unsendable(replace(SERVICE, **wanted), OFFER, CONFIG)
+
+
+def test_what_the_server_lacks_is_refused_in_words() -> None:
+    """Several nodes need LeaderWorkerSet; a metric needs somebody who tells it."""
+    with pytest.raises(Refused, match="LeaderWorkerSet"):
+        serving.refuse_unsendable(replace(SERVICE, nodes=2, scaling=None), serving.Offer(), CONFIG)
+    with pytest.raises(Refused, match="cpu_cores"):
+        serving.refuse_unsendable(SERVICE, serving.Offer(keda=True, custom=True), CONFIG)
+
+
+def _pod(**status: Any) -> dict[str, Any]:
+    labels = {"controlplane.internal/version": "3"}
+    return {"metadata": {"name": "p", "labels": labels}, "spec": {"nodeName": "gpu-1", "containers": []}, "status": status}
+
+
+def _state(**one: Any) -> dict[str, Any]:
+    return {"phase": "Running", "containerStatuses": [{"name": "service", "restartCount": 2, **one}]}
+
+
+@pytest.mark.parametrize(
+    ("status", "phase", "trouble", "code"),
+    [
+        (_state(state={"waiting": {"reason": "ImagePullBackOff"}}), "failing", "image_pull", None),
+        (_state(state={"waiting": {"reason": "InvalidImageName"}}), "failing", "image_name", None),
+        (
+            _state(state={"waiting": {"reason": "CrashLoopBackOff"}}, lastState={"terminated": {"exitCode": 3}}),
+            *("failing", "crash_loop", 3),
+        ),
+        (_state(state={"terminated": {"exitCode": 137, "reason": "OOMKilled"}}), "failing", "out_of_memory", 137),
+        (_state(state={"running": {}}), "starting", "not_ready", None),
+        ({"phase": "Running", "conditions": [{"type": "Ready", "status": "True"}]}, "ready", "", None),
+    ],
+)
+def test_what_a_kubelet_says_is_folded(status: dict[str, Any], phase: str, trouble: str, code: int | None) -> None:
+    """Codes that have words for people."""
+    (replica,) = standing.view(OBJECTS["service-deployment"], [_pod(**status)], SERVICE.service_id, "nvidia.com/gpu", "").replicas
+    assert (replica.phase, replica.trouble, replica.exit_code, replica.version) == (phase, trouble, code, 3)
+
+
+def test_a_quota_that_stops_pods_is_told() -> None:
+    """The Deployment says it by a condition; no pod is there to tell."""
+    said = {"type": "ReplicaFailure", "status": "True", "message": 'pods "x" is forbidden: exceeded quota: cluster'}
+    told = {**OBJECTS["service-deployment"], "status": {"conditions": [said]}}
+    assert standing.view(told, [], SERVICE.service_id, "nvidia.com/gpu", "").trouble == "quota"

@@ -16,6 +16,7 @@ from controlplane.providers.adapters.kubernetes.names import Names
 from controlplane.providers.adapters.kubernetes.nodes import Nodes
 from controlplane.providers.adapters.kubernetes.pool import gpus_of
 from controlplane.providers.adapters.kubernetes.rights import Rights
+from controlplane.providers.adapters.kubernetes.services import Services
 from controlplane.providers.adapters.kubernetes.shared import Shared
 from controlplane.providers.adapters.kubernetes.tokens import Tokens
 from controlplane.providers.clusters import (
@@ -33,6 +34,7 @@ from controlplane.providers.deadline import one_call
 from controlplane.providers.errors import Permanent, Refused, Unsupported
 from controlplane.providers.machines import Deployment, MachineList, MachineView
 from controlplane.providers.registry import AdapterInput, read_config
+from controlplane.providers.services import ServiceSpec, ServiceView
 
 MIB = 1024 * 1024
 MAX_NOTE = 1000
@@ -64,7 +66,8 @@ def build(given: AdapterInput) -> KubernetesAdapter:
 
 class KubernetesAdapter:
     """
-    One Kubernetes as Clusters, SupportsJobs, SupportsOutput, SupportsKubeconfigs and Machines. Safe to share between threads.
+    One Kubernetes as Clusters, SupportsJobs, SupportsOutput, SupportsServices, SupportsKubeconfigs and Machines. Safe to share between
+    threads.
     """
 
     def __init__(self, config: KubernetesConfig, kube: Kube, names: Names, way: Access, now: Callable[[], datetime]) -> None:
@@ -75,6 +78,7 @@ class KubernetesAdapter:
         self._jobs = Jobs(kube, names, config, self._shared, now)
         self._nodes = Nodes(kube, names, config, self._shared.pool, now)
         self._tokens = Tokens(kube, names, config, way, self._shared)
+        self._services = Services(kube, names, config, self._shared)
 
     def close(self) -> None:
         """
@@ -251,6 +255,41 @@ class KubernetesAdapter:
         See `Machines.power`. Raises Unsupported: the nodes' power is their operator's.
         """
         raise Unsupported(f"Kubernetes does not switch the power of {ref}", code="provider_no_power")
+
+    def apply_service(self, spec: ServiceSpec) -> None:
+        """
+        See `SupportsServices.apply_service`.
+        """
+        with one_call():
+            self._services.apply(spec)
+
+    def observe_service(self, cluster_id: str, service_id: str) -> ServiceView:
+        """
+        See `SupportsServices.observe_service`.
+        """
+        with one_call():
+            return self._services.observe(cluster_id, service_id)
+
+    def delete_service(self, cluster_id: str, service_id: str) -> None:
+        """
+        See `SupportsServices.delete_service`.
+        """
+        with one_call():
+            self._services.delete(cluster_id, service_id)
+
+    def list_services(self, cluster_id: str) -> tuple[str, ...]:
+        """
+        See `SupportsServices.list_services`.
+        """
+        with one_call():
+            return self._services.list_ids(cluster_id)
+
+    def read_replica(self, cluster_id: str, service_id: str, name: str, *, limit: int) -> bytes:
+        """
+        See `SupportsServices.read_replica`.
+        """
+        with one_call():
+            return self._services.read(cluster_id, service_id, name, limit=limit)
 
     def _inventory(self, nodes: list[dict[str, Any]]) -> str:
         counts = [gpus_of(one, self._config.gpu_resource) or 0 for one in nodes]

@@ -85,5 +85,7 @@ class KubernetesConfig(BaseModel):
     """How long a wiped node must show nothing of its last tenant before it counts as wiped, in seconds."""
     queues: Literal["auto", "off"] = "auto"
     """auto: with Kueue, each cluster gets a queue and gangs are admitted whole; off: Kueue is left alone."""
+    prometheus_url: str = Field(default="", pattern=r"^(https?://[^\s/?#@]+(/[^\s?#]*)?)?$", max_length=500)
+    """Where KEDA asks for the metrics that services are scaled by; empty: nowhere."""
     cordon_reason: LabelKey | Literal[""] = ""
     """The annotation in which your administrators say why they cordoned a node; empty: there is none."""

@@ -37,6 +37,12 @@ UP_SINCE = f"{DOMAIN}/up-since"
 """Annotation of a node: when it was first seen up under that allocation."""
 CANCELLED = f"{DOMAIN}/cancelled-at"
 """Annotation of a job: when it was asked to end."""
+SERVICE = f"{DOMAIN}/service"
+"""Label of everything that belongs to a service."""
+VERSION = f"{DOMAIN}/version"
+"""Label of a service's pods, and annotation of the service: which version."""
+TURN = f"{DOMAIN}/turn"
+"""Annotation of a service: the change of ours that was told last."""
 QUEUE = "kueue.x-k8s.io/queue-name"
 PRIORITY = "kueue.x-k8s.io/priority-class"
 HOSTNAME = "kubernetes.io/hostname"
@@ -103,6 +109,13 @@ def job_name(token: str) -> str:
     The attempt's Job, Secret and the first part of its pods' names.
     """
     return word(token, "token").replace("_", "-")
+
+
+def service_name(service_id: str) -> str:
+    """
+    The service's Deployment and Service, and the first part of its pods' names.
+    """
+    return word(service_id, "service id").replace("_", "-")
 
 
 def node_path(ref: str) -> str:

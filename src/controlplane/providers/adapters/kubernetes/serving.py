@@ -1,0 +1,301 @@
+"""
+A service as objects, pure functions from the order: a Deployment, or a LeaderWorkerSet where a replica spans nodes, and more.
+"""
+
+from __future__ import annotations
+
+import base64
+import re
+from dataclasses import dataclass
+from pathlib import PurePosixPath
+from typing import Any
+
+from controlplane.providers.adapters.kubernetes.config import KubernetesConfig, check_image
+from controlplane.providers.adapters.kubernetes.names import (
+    CLUSTER,
+    HOSTNAME,
+    QUEUE,
+    SERVICE,
+    TURN,
+    VERSION,
+    Names,
+    core,
+    grouped,
+    service_name,
+)
+from controlplane.providers.adapters.kubernetes.walls import Part, Queueing, toleration
+from controlplane.providers.errors import Refused
+from controlplane.providers.services import CPU, ServiceSpec
+
+Json = dict[str, Any]
+CONTAINER = "service"
+APPS, AUTOSCALING = "apps/v1", "autoscaling/v2"
+LWS, KEDA = "leaderworkerset.x-k8s.io/v1", "keda.sh/v1alpha1"
+LWS_NAME, LWS_INDEX = "leaderworkerset.sigs.k8s.io/name", "leaderworkerset.sigs.k8s.io/worker-index"
+MAX_SECRET_BYTES = 900_000
+_VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,252}")
+_FOLDER = "/controlplane"
+_CACHE = f"{_FOLDER}-cache"
+
+
+@dataclass(frozen=True, slots=True)
+class Offer:
+    """
+    What the server has beside its own kinds.
+    """
+
+    lws: bool = False
+    """LeaderWorkerSet."""
+    keda: bool = False
+    """KEDA's ScaledObject."""
+    cpu: bool = False
+    """A metrics server: processor use of pods."""
+    custom: bool = False
+    """Metrics that pods tell themselves."""
+
+
+def refuse_unsendable(spec: ServiceSpec, offer: Offer, config: KubernetesConfig) -> None:
+    """
+    The service can be written as objects here. Raises Refused for what could never run as it is meant.
+    """
+    try:
+        check_image(spec.image)
+    except ValueError as error:
+        raise Refused(f"image: {error}", code="service_image_invalid") from error
+    odd = [key for key, value in spec.env.items() if not _VARIABLE.fullmatch(key) or "\0" in value]
+    size = sum(len(key) + len(value.encode()) for key, value in spec.env.items()) + sum(len(one.content) for one in spec.files)
+    parts = [PurePosixPath(one.path) for one in spec.files]
+    if odd or size > MAX_SECRET_BYTES or any(one.is_absolute() or ".." in one.parts for one in parts):
+        raise Refused("the environment or files cannot be sent", code="service_env_invalid")
+    if spec.nodes > 1 and not offer.lws:
+        raise Refused(
+            "a replica of several nodes needs the LeaderWorkerSet controller on the cluster", code="service_nodes_unsupported"
+        )
+    if spec.scaling is not None and scaler_of(spec, offer, config) == "":
+        words = f"the cluster has nothing that tells {spec.scaling.metric}"
+        raise Refused(words, code="service_metric_unsupported")
+
+
+def scaler_of(spec: ServiceSpec, offer: Offer, config: KubernetesConfig) -> str:
+    """
+    `hpa` or `keda`; empty where neither can follow the metric, or none is asked for.
+    """
+    if spec.scaling is None:
+        return ""
+    if spec.scaling.metric == CPU:
+        return "hpa" if offer.cpu else ""
+    if offer.keda and config.prometheus_url:
+        return "keda"
+    return "hpa" if offer.custom else ""
+
+
+def main_path(names: Names, cluster_id: str, service_id: str, *, spread: bool) -> str:
+    """
+    Where the Deployment, or the LeaderWorkerSet, is.
+    """
+    name, ns = service_name(service_id), names.namespace(cluster_id)
+    return grouped(LWS, "leaderworkersets", name, namespace=ns) if spread else grouped(APPS, "deployments", name, namespace=ns)
+
+
+def main(names: Names, spec: ServiceSpec, config: KubernetesConfig, kueue: Queueing | None, replicas: int) -> Json:
+    """
+    The Deployment, or the LeaderWorkerSet where a replica spans nodes.
+    """
+    labels = names.labels(spec.cluster_id) | {SERVICE: spec.service_id}
+    marks = {**labels, **({QUEUE: "cluster"} if kueue is not None else {})}
+    metadata = {
+        "name": service_name(spec.service_id),
+        "namespace": names.namespace(spec.cluster_id),
+        "labels": marks,
+        "annotations": {TURN: str(spec.turn), VERSION: str(spec.version)},
+    }
+    bounds = {"maxSurge": spec.surge, "maxUnavailable": spec.unavailable}
+    own = {**labels, VERSION: str(spec.version)}
+    if spec.nodes == 1:
+        body: Json = {
+            "replicas": replicas,
+            "selector": {"matchLabels": {SERVICE: spec.service_id}},
+            "strategy": {"type": "RollingUpdate", "rollingUpdate": bounds},
+            "revisionHistoryLimit": 3,
+            "template": {"metadata": {"labels": own}, "spec": _pod(spec, config, spec.command, first=True)},
+        }
+        return {"apiVersion": APPS, "kind": "Deployment", "metadata": metadata, "spec": body}
+    followers = spec.worker_command or spec.command
+    group = {
+        "size": spec.nodes,
+        "restartPolicy": "RecreateGroupOnPodRestart",
+        "leaderTemplate": {"metadata": {"labels": own}, "spec": _pod(spec, config, spec.command, first=True)},
+        "workerTemplate": {"metadata": {"labels": own}, "spec": _pod(spec, config, followers, first=False)},
+    }
+    body = {
+        "replicas": replicas,
+        "startupPolicy": "LeaderCreated",
+        "rolloutStrategy": {"type": "RollingUpdate", "rollingUpdateConfiguration": bounds},
+        "leaderWorkerTemplate": group,
+    }
+    return {"apiVersion": LWS, "kind": "LeaderWorkerSet", "metadata": metadata, "spec": body}
+
+
+def beside(names: Names, spec: ServiceSpec, config: KubernetesConfig, offer: Offer, owner: Json) -> tuple[Part, ...]:
+    """
+    The Secret of the version, the Service and what scales it. The main object owns them all, so they go when it goes.
+    """
+    ns, name = names.namespace(spec.cluster_id), service_name(spec.service_id)
+    scaler = scaler_of(spec, offer, config)
+    target = {"apiVersion": owner["apiVersion"], "kind": owner["kind"], "name": name}
+
+    def part(api: str, kind: str, plural: str, called: str, **fields: Any) -> Part:
+        path = core(ns, plural, called) if api == "v1" else grouped(api, plural, called, namespace=ns)
+        metadata = {
+            "name": called,
+            "namespace": ns,
+            "labels": names.labels(spec.cluster_id) | {SERVICE: spec.service_id},
+            "ownerReferences": [{**target, "uid": owner["metadata"]["uid"]}],
+        }
+        return Part(path, {"apiVersion": api, "kind": kind, "metadata": metadata} | fields)
+
+    selector = {SERVICE: spec.service_id} | ({LWS_INDEX: "0"} if spec.nodes > 1 else {})
+    ports = [{"name": "http", "port": spec.port, "targetPort": spec.port, "protocol": "TCP"}]
+    parts = [
+        part("v1", "Secret", "secrets", secret_name(spec), type="Opaque", data=_secret_data(spec)),
+        part("v1", "Service", "services", name, spec={"type": "ClusterIP", "selector": selector, "ports": ports}),
+    ]
+    if scaler == "hpa":
+        parts.append(part(AUTOSCALING, "HorizontalPodAutoscaler", "horizontalpodautoscalers", name, spec=_hpa(spec, target)))
+    if scaler == "keda":
+        parts.append(part(KEDA, "ScaledObject", "scaledobjects", name, spec=_scaled_object(spec, target, ns, config)))
+    return tuple(parts)
+
+
+def scaler_paths(names: Names, cluster_id: str, service_id: str, offer: Offer) -> dict[str, str]:
+    """
+    Where each kind of scaler of the service is, as far as the server knows the kind.
+    """
+    ns, name = names.namespace(cluster_id), service_name(service_id)
+    paths = {"hpa": grouped(AUTOSCALING, "horizontalpodautoscalers", name, namespace=ns)}
+    return paths | ({"keda": grouped(KEDA, "scaledobjects", name, namespace=ns)} if offer.keda else {})
+
+
+def secret_name(spec: ServiceSpec) -> str:
+    """
+    Of the version's Secret: pods of an older version that start again still find theirs.
+    """
+    return f"{service_name(spec.service_id)}-v{spec.version}"
+
+
+def _hpa(spec: ServiceSpec, target: Json) -> Json:
+    assert spec.scaling is not None
+    wish = {"type": "AverageValue", "averageValue": _quantity(spec.scaling.target)}
+    if spec.scaling.metric == CPU:
+        metric: Json = {"type": "Resource", "resource": {"name": "cpu", "target": wish}}
+    else:
+        metric = {"type": "Pods", "pods": {"metric": {"name": spec.scaling.metric}, "target": wish}}
+    return {
+        "scaleTargetRef": target,
+        "minReplicas": spec.scaling.least,
+        "maxReplicas": spec.scaling.most,
+        "metrics": [metric],
+    }
+
+
+def _scaled_object(spec: ServiceSpec, target: Json, ns: str, config: KubernetesConfig) -> Json:
+    assert spec.scaling is not None
+    query = f'sum({spec.scaling.metric}{{namespace="{ns}",pod=~"{service_name(spec.service_id)}-.+"}})'
+    told = {"serverAddress": config.prometheus_url, "query": query, "threshold": f"{spec.scaling.target:g}"}
+    return {
+        "scaleTargetRef": target,
+        "minReplicaCount": spec.scaling.least,
+        "maxReplicaCount": spec.scaling.most,
+        "triggers": [{"type": "prometheus", "metricType": "AverageValue", "metadata": told}],
+    }
+
+
+def _quantity(value: float) -> str:
+    return f"{max(1, round(value * 1000))}m"
+
+
+def _secret_data(spec: ServiceSpec) -> dict[str, str]:
+    texts = {f"env.{key}": value for key, value in spec.env.items()}
+    texts |= {f"file.{number}": one.content for number, one in enumerate(spec.files)}
+    return {key: base64.b64encode(value.encode()).decode() for key, value in texts.items()}
+
+
+def _pod(spec: ServiceSpec, config: KubernetesConfig, command: tuple[str, ...], *, first: bool) -> Json:
+    files = [{"key": f"file.{number}", "path": one.path} for number, one in enumerate(spec.files)]
+    volumes: list[Json] = [{"name": "shm", "emptyDir": {"medium": "Memory"}}, {"name": "cache", "emptyDir": {}}]
+    if files:
+        volumes.append({"name": "files", "secret": {"secretName": secret_name(spec), "items": files}})
+    pod: Json = {
+        "automountServiceAccountToken": False,
+        "enableServiceLinks": False,
+        "nodeSelector": {CLUSTER: spec.cluster_id} | _model(spec, config),
+        "tolerations": [toleration(spec.cluster_id)],
+        "securityContext": {
+            "runAsNonRoot": True,
+            "runAsUser": config.run_as_user,
+            "runAsGroup": config.run_as_user,
+            "fsGroup": config.run_as_user,
+            "seccompProfile": {"type": "RuntimeDefault"},
+        },
+        "containers": [_container(spec, config, command, first=first)],
+        "volumes": volumes,
+    }
+    if spec.nodes > 1:
+        apart = {"topologyKey": HOSTNAME, "labelSelector": {"matchLabels": {SERVICE: spec.service_id}}}
+        wish = [{"weight": 100, "podAffinityTerm": apart}]
+        pod["affinity"] = {"podAntiAffinity": {"preferredDuringSchedulingIgnoredDuringExecution": wish}}
+    return pod
+
+
+def _container(spec: ServiceSpec, config: KubernetesConfig, command: tuple[str, ...], *, first: bool) -> Json:
+    gpus = {config.gpu_resource: str(spec.gpus_per_node)} if spec.gpus_per_node else {}
+    mounts: list[Json] = [
+        {"name": "shm", "mountPath": "/dev/shm"},  # noqa: S108 - the mount that collective libraries expect
+        {"name": "cache", "mountPath": _CACHE},
+    ]
+    made: Json = {
+        "name": CONTAINER,
+        "image": spec.image,
+        "env": _environment(spec),
+        "resources": {"limits": gpus, "requests": gpus} if gpus else {},
+        "securityContext": {"allowPrivilegeEscalation": False, "capabilities": {"drop": ["ALL"]}},
+        "volumeMounts": [*mounts, {"name": "files", "mountPath": _FOLDER, "readOnly": True}] if spec.files else mounts,
+    }
+    if command:
+        made["command"] = [one.replace("$", "$$") for one in command]  # the server would take $(NAME) for its own
+    if spec.files:
+        made["workingDir"] = _FOLDER
+    return made | (_probes(spec) if first else {}) | ({"ports": [{"name": "http", "containerPort": spec.port}]} if first else {})
+
+
+def _probes(spec: ServiceSpec) -> Json:
+    """
+    The first readiness is waited for by a probe of its own, for models take long to load.
+    """
+    ready = spec.readiness
+    ask: Json = {"httpGet": {"path": ready.path, "port": spec.port}} if ready.path else {"tcpSocket": {"port": spec.port}}
+    tries = max(1, -(-ready.start_within_s // ready.every_s))
+    return {
+        "startupProbe": {**ask, "periodSeconds": ready.every_s, "failureThreshold": tries, "timeoutSeconds": 5},
+        "readinessProbe": {**ask, "periodSeconds": ready.every_s, "failureThreshold": ready.failures, "timeoutSeconds": 5},
+    }
+
+
+def _environment(spec: ServiceSpec) -> list[Json]:
+    ours: dict[str, Json] = {"GPUS_PER_NODE": {"value": str(spec.gpus_per_node)}, "HF_HOME": {"value": f"{_CACHE}/huggingface"}}
+    if spec.nodes > 1:  # the controller puts its own variables before these
+        ours |= {
+            "MASTER_ADDR": {"value": "$(LWS_LEADER_ADDRESS)"},
+            "NNODES": {"value": "$(LWS_GROUP_SIZE)"},
+            "NODE_RANK": {"value": "$(LWS_WORKER_INDEX)"},
+        }
+    own = {key: {"valueFrom": {"secretKeyRef": {"name": secret_name(spec), "key": f"env.{key}"}}} for key in spec.env}
+    return [{"name": key, **value} for key, value in (ours | own).items()]
+
+
+def _model(spec: ServiceSpec, config: KubernetesConfig) -> dict[str, str]:
+    if not (spec.gpu_model and spec.gpus_per_node and config.gpu_models):
+        return {}
+    if spec.gpu_model not in config.gpu_models:
+        raise Refused(f"no label is configured for {spec.gpu_model}", code="service_gpu_model_unknown")
+    return {config.gpu_model_label: config.gpu_models[spec.gpu_model]}
