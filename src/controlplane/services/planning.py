@@ -97,7 +97,9 @@ def _propose(session: Session, home: Home, wish: Mapping[str, Any]) -> EngineAns
     try:
         answer: EngineAnswer = calculators.calculate(session, "engine", ask)
     except Invalid as error:
-        told = [FieldError(one.field.replace("body.", "body.spec.engine.", 1), one.code, one.message) for one in error.errors]
+        told = [
+            FieldError(one.field.replace("body.", "body.spec.template.engine.", 1), one.code, one.message) for one in error.errors
+        ]
         raise type(error)(error.detail, code=error.code, errors=told) from error
     return answer
 
