@@ -2,7 +2,7 @@
 services: kept up in replicas, in numbered versions, with what replicas printed last
 
 Revision ID: c5e20b7f94d1
-Revises: a7c41e90d2b5
+Revises: 91e4d7c2a60b
 """
 
 import sqlalchemy as sa
@@ -12,7 +12,7 @@ from alembic import op
 from controlplane.kit.clock import CpClock
 
 revision = "c5e20b7f94d1"
-down_revision = "a7c41e90d2b5"
+down_revision = "91e4d7c2a60b"
 branch_labels = None
 depends_on = None
 
