@@ -52,6 +52,8 @@ class ClusterRow(Moving, Base):
     """What its nodes boot with, where they are the tenant's to log in to."""
     slurm: Mapped[dict[str, Any] | None] = mapped_column(JSONB(none_as_null=True))
     """A Slurm of its owner's own: {offer, accounting, containers} as they were when it was ordered; none for others."""
+    upgrade: Mapped[dict[str, Any] | None] = mapped_column(JSONB(none_as_null=True))
+    """How far the last upgrade of its workers is, as in states.Roll; none where there was none."""
     peer_id: Mapped[str | None] = mapped_column(ForeignKey("providers.id"))
     """Its own scheduler; none where its provider is that."""
     placement: Mapped[dict[str, Any]] = mapped_column(server_default=text("'{}'::jsonb"))
