@@ -86,6 +86,7 @@ class StatusOut(Out):
     issues: list[IssueOut]
     placement: PlacementOut | None
     running_at: datetime | None
+    upgrade: dict[str, Any] | None = None
 
 
 class ClusterOut(Out):

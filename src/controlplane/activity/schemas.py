@@ -33,6 +33,7 @@ OperationState = Literal["pending", "running", "needs_attention", "succeeded", "
 PATHS: dict[str, tuple[str, ...]] = {
     "cluster.create": ("placing", "provisioning", "bootstrapping", "verifying", "running"),
     "cluster.delete": ("deleting", "deleted"),
+    "cluster.upgrade": ("upgrading", "running"),
     "node.update_firmware": ("updating", "inspecting", "qualifying", "cleaning", "available"),
     "node.requalify": ("inspecting", "qualifying", "cleaning", "available"),
 }

@@ -63,11 +63,14 @@ def get_operation(session: Session, principal: Principal, operation_id: str) -> 
 
 def cancel_operation(session: Session, principal: Principal, operation_id: str) -> OperationRow:
     """
-    What the operation began is being undone. Raises NotFound, NotCancellable, and what the resource's room refuses.
+    What the operation began is being undone, or goes no further. Raises NotFound, NotCancellable, and what the resource's room refuses.
     """
     row = get_operation(session, principal, operation_id)
     if row.state not in ACTIVE:
         raise NotCancellable(f"The operation has ended: it {row.state}.", state=row.state)
+    if row.type == "cluster.upgrade":
+        clusters.stop_upgrade(session, principal, row.resource_id)
+        return get_operation(session, principal, operation_id)
     if row.type != "cluster.create":
         raise NotCancellable(f"A {row.type} operation is not undone half-way; wait for it.", state=row.state)
     clusters.cancel_order(session, principal, row.resource_id)

@@ -153,10 +153,10 @@ def _plan(
     )
 
 
-def renew(session: Session, row: Any, stage: Stage) -> None:
+def renew(session: Session, row: Any, stage: Stage, drain: Sequence[str] = ()) -> None:
     """
     The files of all hosts are those of the present members, running hosts will fetch what changed, and the scheduler is reached where the
-    head is. The same members again change nothing. Raises BadPlan.
+    head is. `drain` are allocations that stay and get no new jobs. The same members again change nothing. Raises BadPlan.
     """
     sets = repository.sets_of(session, [row["id"]])[row["id"]]
     roles: dict[str, Role] = {one.id: one.role for one in sets}  # type: ignore[misc]
@@ -174,7 +174,8 @@ def renew(session: Session, row: Any, stage: Stage) -> None:
         tuple(_worker(one) for one in by_role["worker"]),
         tuple(_host(one) for one in by_role["login"]),
     )
-    drained = [host_name(one.instance_id) for one in going] if stage == "drain" else []
+    out = {one.id for one in going} if stage == "drain" else set()
+    drained = [host_name(one.instance_id) for one in seats if one.id in out.union(drain)]
     known = boots.plain_files(session, [one.blueprint_id for one in sets if one.blueprint_id])
     for one in sets:
         first = next((seat for seat in there if seat.node_set_id == one.id), None)

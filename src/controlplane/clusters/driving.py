@@ -3,8 +3,9 @@ What the lifecycle engine asks of this room: snapshots for steps, and what an ou
 """
 
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 
-from sqlalchemy import bindparam, func, select, update
+from sqlalchemy import bindparam, cast, func, select, update
 from sqlalchemy.dialects.postgresql import JSONB
 from sqlalchemy.orm import Session
 
@@ -12,7 +13,9 @@ from controlplane.clusters import dedicating, repository
 from controlplane.clusters.models import ClusterRow, NodeSetRow
 from controlplane.clusters.states import CLUSTER_STATES, ClusterFacts, ClusterSnapshot
 from controlplane.kit.clock import CpClock
+from controlplane.kit.errors import Conflict
 from controlplane.kit.lifecycle import Claim, Result
+from controlplane.kit.operations import supersede
 from controlplane.kit.outcome import Advance, Fail, Gone
 from controlplane.metering import service as metering
 from controlplane.nodes import service as nodes
@@ -37,9 +40,10 @@ def apply(session: Session, results: Sequence[Result]) -> None:
     Meters, quotas, issues and allocations follow from these outcomes, in the transaction that moves the clusters.
     """
     _store(session, results)
+    _roll(session, results)
     for one in results:
         if isinstance(one.outcome.facts, ClusterFacts) and one.outcome.facts.renew:
-            dedicating.renew(session, one.claim.row, one.outcome.facts.renew)
+            dedicating.renew(session, one.claim.row, one.outcome.facts.renew, one.outcome.facts.drain)
     usable = {
         key: at for one in results if isinstance(one.outcome.facts, ClusterFacts) for key, at in one.outcome.facts.usable_at.items()
     }
@@ -91,6 +95,36 @@ def _store(session: Session, results: Sequence[Result]) -> None:
             )
         )
         session.connection().execute(statement, changes)
+
+
+def _roll(session: Session, results: Sequence[Result]) -> None:
+    """
+    Upgrades are as far as was learnt, and installations that were to begin have begun, where nothing else is under way on the machine.
+    """
+    told = [(one.claim.id, one.outcome.facts) for one in results if isinstance(one.outcome.facts, ClusterFacts)]
+    for cluster_id, facts in told:
+        begun = _reinstall(session, cluster_id, facts.reinstall) if facts.reinstall else []
+        if facts.roll or begun:
+            started = func.coalesce(ClusterRow.upgrade["started"], cast([], JSONB())).op("||")(cast(begun, JSONB()))
+            grown = ClusterRow.upgrade.op("||")(func.jsonb_build_object("started", started))
+            merged = (grown if begun else ClusterRow.upgrade).op("||")(cast(dict(facts.roll), JSONB()))
+            session.execute(update(ClusterRow).where(ClusterRow.id == cluster_id).values(upgrade=merged))
+        if facts.stopped:
+            supersede(session, cluster_id, "It was stopped as asked for.")
+
+
+def _reinstall(session: Session, cluster_id: str, allocation_ids: Sequence[str]) -> list[str]:
+    """
+    Which of the allocations are being installed anew; the others are looked at again.
+    """
+    images = {one.id: one.image_id for one in repository.sets_of(session, [cluster_id])[cluster_id]}
+    sets = {one[0].id: one[0].node_set_id for one in repository.members_of(session, [cluster_id])[cluster_id]}
+    begun = []
+    for one in allocation_ids:
+        with suppress(Conflict), session.begin_nested():
+            if nodes.act_on_instance(session, one, "reinstall", by="system", image_id=images[sets[one]]) is not None:
+                begun.append(one)
+    return begun
 
 
 def _open_meters(session: Session, usable: Mapping[str, object], results: Sequence[Result]) -> None:

@@ -11,7 +11,7 @@ from sqlalchemy.orm import Session
 
 from controlplane.boots import service as boots
 from controlplane.clusters.models import ClusterRow, NodeSetRow, ProviderUserRow
-from controlplane.clusters.states import ClusterSnapshot, MemberSnapshot, SetSnapshot, SetView
+from controlplane.clusters.states import ClusterSnapshot, MemberSnapshot, Roll, SetSnapshot, SetView
 from controlplane.kit.errors import NotFound
 from controlplane.nodes import service as nodes
 from controlplane.nodes.states import ProviderRef, host_name
@@ -138,7 +138,16 @@ def snapshot(
         leaving=frozenset(one[0].id for one in members if one[0].leaving),
         state_for_s=row.get("state_for_s", 0.0),
         dedicated=dedicated,
+        roll=None if row["upgrade"] is None else read_roll(row["upgrade"]),
     )
+
+
+def read_roll(told: Mapping[str, Any]) -> Roll:
+    """
+    An upgrade as it is kept.
+    """
+    values: dict[str, Any] = {name: tuple(value) if isinstance(value, list) else value for name, value in told.items()}
+    return Roll(**values)
 
 
 def _member(row: Any, role: str, booted: boots.BootView | None, *, billed: bool, dedicated: bool) -> MemberSnapshot:

@@ -6,7 +6,7 @@ from typing import Annotated
 
 from fastapi import APIRouter, Query
 
-from controlplane.clusters import issuing, planning, scaling, service
+from controlplane.clusters import issuing, planning, scaling, service, upgrading
 from controlplane.clusters.instance_routes import router as instances
 from controlplane.clusters.schemas import (
     ActionsOut,
@@ -16,6 +16,7 @@ from controlplane.clusters.schemas import (
     ClusterPlan,
     KubeconfigCreate,
     KubeconfigOut,
+    UpgradeIn,
     cluster_out,
 )
 from controlplane.clusters.states import CLUSTER_STATES, Options
@@ -158,6 +159,27 @@ def update_cluster(call: Call, project_id: str, cluster_id: str, body: ClusterPa
         counts=counts,
         leaving=body.leaving,
     )
+    return _accepted(call, view, operation_id)
+
+
+@endpoint(
+    router,
+    "POST",
+    ONE + "/actions/upgrade",
+    permission="clusters:update",
+    status=202,
+    answer=ClusterOut,
+    summary="Upgrade the workers of a cluster",
+    problems=(409, 412, 428),
+)
+def upgrade_cluster(call: Call, project_id: str, cluster_id: str, body: UpgradeIn) -> Reply:
+    """
+    For a Slurm of one's own: its workers are installed anew a few at a time, each drained first, and the next follow when they are in use
+    again. A worker that fails stops it until an operator lets it go on; cancelling the operation stops it between workers. The head and
+    the release of Slurm stay as they are. Needs If-Match.
+    """
+    wish = upgrading.Wish(body.image, tuple(body.node_sets), body.max_unavailable, float(body.drain_timeout_s))
+    view, operation_id = upgrading.upgrade_workers(call.session, call.principal, project_id, cluster_id, call.check_version, wish)
     return _accepted(call, view, operation_id)
 
 

@@ -131,6 +131,41 @@ class ClusterPatch(Body):
     )
 
 
+class UpgradeIn(Body):
+    """
+    How the workers of a Slurm of one's own are installed anew.
+    """
+
+    image: ImageId | None = Field(
+        default=None,
+        description="A ready image for their disks; without one each is installed with the image its node set has.",
+        examples=["img_01k5x7p3r8w2v6t9q4n0m1c2d3"],
+    )
+    node_sets: list[Name] = Field(default=[], max_length=16, description="Sets of workers; all of them where empty.")
+    max_unavailable: int = Field(
+        default=1, ge=1, le=64, description="Most workers that are out of use for it at a time.", examples=[1]
+    )
+    drain_timeout_s: int = Field(
+        default=14_400,
+        ge=0,
+        le=604_800,
+        description="How long running jobs are waited for; what still runs on a worker then is ended and queued again by Slurm.",
+        examples=[14_400],
+    )
+
+
+class UpgradeOut(Out):
+    """
+    How far the last upgrade of workers is.
+    """
+
+    max_unavailable: int = Field(description="Most workers that are out of use for it at a time.", examples=[1])
+    drain_timeout_s: float = Field(description="How long running jobs are waited for.", examples=[14_400])
+    upgraded: int = Field(description="Workers that are done and in use again.", examples=[3])
+    out_of_use: int = Field(description="Workers that are out of use for it now.", examples=[1])
+    stopping: bool = Field(description="Whether its owner asked to stop.", examples=[False])
+
+
 class NodeSetOut(Out):
     """
     A node set and how far it is.
@@ -199,6 +234,7 @@ class ClusterStatus(Status):
 
     placement: PlacementOut | None = Field(description="Null before placement.")
     running_at: Moment | None = Field(description="When it first ran.", examples=["2026-03-01T10:00:00Z"])
+    upgrade: UpgradeOut | None = Field(description="The last upgrade of its workers; null where there was none.")
 
 
 class ClusterOut(Out):
@@ -286,6 +322,7 @@ def cluster_out(view: Any) -> ClusterOut:
         + ([Issue(code="needs_attention", message=row.reason)] if row.attention else []),
         placement=placement,
         running_at=row.running_at,
+        upgrade=_upgrade_out(row.upgrade),
     )
     sets = [
         NodeSetOut(
@@ -318,6 +355,18 @@ def cluster_out(view: Any) -> ClusterOut:
         status=status,
         version=row.version,
         operation=view.operation_id,
+    )
+
+
+def _upgrade_out(told: dict[str, Any] | None) -> UpgradeOut | None:
+    if told is None:
+        return None
+    return UpgradeOut(
+        max_unavailable=told["at_once"],
+        drain_timeout_s=told["drain_limit_s"],
+        upgraded=len(told["done"]),
+        out_of_use=len(told["batch"]),
+        stopping=told["cancelled"],
     )
 
 

@@ -50,6 +50,7 @@ __all__ = [
     "homes",
     "list_clusters",
     "order_cluster",
+    "stop_upgrade",
     "view_of",
 ]
 
@@ -278,6 +279,21 @@ def cancel_order(session: Session, principal: Principal, cluster_id: str) -> Non
     _begin_delete(session, row)
 
 
+def stop_upgrade(session: Session, principal: Principal, cluster_id: str) -> None:
+    """
+    The upgrade goes no further than the workers it has taken out of use by now. Raises NotChangeable, NotFound.
+    """
+    row = session.execute(select(ClusterRow).where(ClusterRow.id == cluster_id).with_for_update()).scalar_one()
+    principal.check_project(row.project_id)
+    if row.state != "upgrading" or row.upgrade is None:
+        raise NotChangeable("No upgrade is under way.", state=row.state)
+    request_cancel(session, cluster_id)
+    now = session.execute(select(CpClock())).scalar_one()
+    row.upgrade = {**row.upgrade, "cancelled": True}
+    row.attention, row.due_at, row.wakes = "", now, row.wakes + 1
+    session.flush()
+
+
 def _begin_delete(session: Session, row: ClusterRow) -> None:
     """
     Meters stop now. With nothing held anywhere the cluster is gone in this transaction; else the engine takes it down.
@@ -398,4 +414,5 @@ def allowed_actions(view: ClusterView) -> dict[str, str]:
     update_ = (
         f"Operation {busy} is active." if busy else "" if state in CHANGEABLE else f"A cluster in state {state} cannot be changed."
     )
-    return {"delete": "It is deleted." if state == "deleted" else "", "update": update_}
+    own = "" if view.row.peer_id is not None else "Only a Slurm of one's own has workers to upgrade."
+    return {"delete": "It is deleted." if state == "deleted" else "", "update": update_, "upgrade": own or update_}

@@ -44,11 +44,21 @@ CLUSTER_STATES = StateTable(
             says="The product is being set up.",
         ),
         State("verifying", "moving", frozenset({"running", "failed"}) | DELETE, 3600, "failed", says="Acceptance checks run."),
-        State("running", "settled", frozenset({"degraded", "updating"}) | DELETE, says="In use."),
+        State("running", "settled", frozenset({"degraded", "updating", "upgrading"}) | DELETE, says="In use."),
         State(
-            "degraded", "settled", frozenset({"running", "updating"}) | DELETE, says="In use with fewer healthy nodes than ordered."
+            "degraded",
+            "settled",
+            frozenset({"running", "updating", "upgrading"}) | DELETE,
+            says="In use with fewer healthy nodes than ordered.",
         ),
         State("updating", "moving", frozenset({"running", "degraded"}) | DELETE, 4 * 3600, "degraded", says="Being changed."),
+        State(
+            "upgrading",
+            "moving",
+            frozenset({"running"}) | DELETE,
+            30 * 86400,
+            says="In use; its workers are installed anew a few at a time.",
+        ),
         State("failed", "settled", DELETE, says="Could not be made; holds nothing and costs nothing."),
         State("deleting", "moving", frozenset({"deleted"}), 3600, None, True, "Being taken down; billing has ended."),
         State("deleted", "final", says="The provider was seen without it."),
@@ -141,6 +151,32 @@ class SetSnapshot:
 
 
 @dataclass(frozen=True, slots=True)
+class Roll:
+    """
+    How far an upgrade of workers is.
+    """
+
+    sets: tuple[str, ...]
+    """Ids of the node sets whose workers are installed anew."""
+    at_once: int
+    """Most workers that may be out of use for it."""
+    drain_limit_s: float
+    """How long running jobs are waited for; then a worker is installed anew all the same."""
+    return_limit_s: float
+    """How long a worker that was installed anew may take to be in use again."""
+    done: tuple[str, ...] = ()
+    """Allocations that are in use again."""
+    batch: tuple[str, ...] = ()
+    """Allocations that are out for it now."""
+    started: tuple[str, ...] = ()
+    """Those of the batch whose installation was begun."""
+    began_s: float = 0.0
+    """When the present part of it began, counted from when the cluster came to the state."""
+    cancelled: bool = False
+    """Whether its owner has asked to stop."""
+
+
+@dataclass(frozen=True, slots=True)
 class ClusterSnapshot:
     """
     All that a step of a cluster may know.
@@ -174,6 +210,8 @@ class ClusterSnapshot:
     """How long it has been in its state."""
     dedicated: bool = False
     """Whether it is a Slurm of its owner's own."""
+    roll: Roll | None = None
+    """How far its last upgrade is; none where there was none."""
 
     @property
     def lacking(self) -> int:
@@ -200,8 +238,16 @@ class ClusterFacts:
     """Allocations the provider was seen without: their nodes may be taken down."""
     release_reason: str = "released"
     """Why."""
-    renew: Literal["", "drain", "final"] = ""
-    """Which files its hosts get: with those that leave drained, or without them; empty: as they are."""
+    renew: Literal["", "members", "drain", "final"] = ""
+    """Which files its hosts get: with those that leave as they are, drained, or without them; empty: the files stay as they are."""
+    drain: tuple[str, ...] = ()
+    """Allocations that the renewed files drain besides, though they stay."""
+    roll: Mapping[str, Any] = field(default_factory=dict)
+    """What of an upgrade's progress is new."""
+    reinstall: tuple[str, ...] = ()
+    """Allocations whose installation is to begin now."""
+    stopped: bool = False
+    """Whether the operation ends as its owner wished: cancelled."""
     health: tuple[tuple[str, str, str], ...] = ()
     """What the scheduler shows of members: (node id, class, words)."""
 

@@ -80,7 +80,7 @@ CHECKPOINT_STATES = StateTable(
     ),
 )
 
-HOME_READY = frozenset({"running", "degraded", "updating"})
+HOME_READY = frozenset({"running", "degraded", "updating", "upgrading"})
 """Cluster states in which jobs are handed over."""
 HOME_LOST = frozenset({"failed", "deleting", "deleted"})
 """Cluster states from which none comes back."""

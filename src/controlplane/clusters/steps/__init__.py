@@ -12,6 +12,7 @@ from controlplane.clusters.steps.deleting import delete
 from controlplane.clusters.steps.failed import clear
 from controlplane.clusters.steps.running import watch
 from controlplane.clusters.steps.updating import change
+from controlplane.clusters.steps.upgrading import roll
 from controlplane.clusters.steps.verifying import verify
 from controlplane.kit.outcome import Outcome
 from controlplane.providers.toolbox import Toolbox
@@ -39,6 +40,7 @@ STEPS: Mapping[str, Callable[[Any, Any], Outcome]] = {
     "running": _by_kind(watch, bare.watch, dedicated.watch),
     "degraded": _by_kind(watch, bare.watch, dedicated.watch),
     "updating": _by_kind(change, bare.change, dedicated.change),
+    "upgrading": roll,
     "failed": _by_kind(clear, bare.clear, bare.clear),
     "deleting": _by_kind(delete, bare.delete, bare.delete),
 }

@@ -1,0 +1,96 @@
+"""
+Upgrading the workers of a Slurm of one's own: which of them, to what, and how carefully.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass, replace
+
+from sqlalchemy import update
+from sqlalchemy.orm import Session
+
+from controlplane.clusters import repository
+from controlplane.clusters.errors import NotChangeable
+from controlplane.clusters.models import ClusterRow, NodeSetRow
+from controlplane.clusters.service import CHANGEABLE, ClusterView, announce, enter, view_of
+from controlplane.clusters.states import Roll
+from controlplane.images import service as images
+from controlplane.kit.access import Principal
+from controlplane.kit.errors import FieldError, Invalid
+from controlplane.kit.operations import NewOperation, start_operation
+from controlplane.nodes import service as nodes
+
+WORDS = "Workers are installed anew, a few at a time."
+RETURN_LIMIT_S = 1800.0
+"""How long a worker that reported itself installed may take to be in use again before a person is asked."""
+
+
+@dataclass(frozen=True, slots=True)
+class Wish:
+    """
+    An upgrade that is asked for.
+    """
+
+    image: str | None = None
+    """What is written to their disks; none: the image that the node set has."""
+    node_sets: Sequence[str] = ()
+    """Names of sets of workers; empty: all."""
+    at_once: int = 1
+    """Most workers that may be out of use for it."""
+    drain_limit_s: float = 14_400.0
+    """How long running jobs are waited for."""
+
+
+def upgrade_workers(
+    session: Session,
+    principal: Principal,
+    project_id: str,
+    cluster_id: str,
+    version: Callable[[int], None],
+    wish: Wish,
+) -> tuple[ClusterView, str]:
+    """
+    The upgrade is under way; the cluster and its operation's id are returned. Workers that join from now on have the new image.
+
+    Raises NotFound, NotChangeable where the cluster is no Slurm of one's own or not in use, OperationActive, Invalid or NotReady for what
+    cannot be used.
+    """
+    principal.check_project(project_id)
+    row = repository.get_cluster(session, project_id, cluster_id, lock=True)
+    version(row.version)
+    if row.peer_id is None:
+        raise NotChangeable("Only a Slurm of one's own has workers to upgrade.", state=row.state)
+    new = NewOperation("cluster.upgrade", "cluster", row.id, principal.id, row.tenant_id, row.project_id)
+    operation_id = start_operation(session, new)
+    if row.state not in CHANGEABLE:
+        raise NotChangeable(f"A cluster in state {row.state} cannot be upgraded.", state=row.state)
+    chosen = _sets(session, row.id, wish.node_sets)
+    if wish.image is not None:
+        _take_image(session, principal, row, wish.image, chosen)
+    plan = replace(Roll((), wish.at_once, wish.drain_limit_s, RETURN_LIMIT_S), sets=tuple(one.id for one in chosen))
+    session.execute(update(ClusterRow).where(ClusterRow.id == row.id).values(upgrade=asdict(plan)))
+    before = row.state
+    enter(session, row, "upgrading", WORDS)
+    announce(session, row, before, "upgrading", WORDS)
+    session.refresh(row)
+    return view_of(session, row), operation_id
+
+
+def _sets(session: Session, cluster_id: str, names: Sequence[str]) -> list[NodeSetRow]:
+    workers = {one.name: one for one in repository.sets_of(session, [cluster_id])[cluster_id] if one.role == "worker"}
+    wrong = [
+        FieldError("body.node_sets", "unknown_node_set", f"The cluster has no workers named {name[:60]}.")
+        for name in names
+        if name not in workers
+    ]
+    if wrong:
+        raise Invalid(wrong[0].message, errors=wrong)
+    return [one for one in workers.values() if not names or one.name in names]
+
+
+def _take_image(session: Session, principal: Principal, row: ClusterRow, image: str, chosen: Sequence[NodeSetRow]) -> None:
+    images.use_disk_image(session, principal, image, "body.image")
+    pools = nodes.read_pools(session, [row.site])
+    if not any(pool.id == row.provider_id and nodes.installs_images(pool) for pool in pools):
+        words = "The cluster's provider installs no images."
+        raise Invalid(words, errors=[FieldError("body.image", "image_not_taken", words)])
+    session.execute(update(NodeSetRow).where(NodeSetRow.id.in_([one.id for one in chosen])).values(image_id=image))
