@@ -404,3 +404,39 @@ def test_tenants_do_not_know_of_checks(spine: Spine) -> None:
     mine = Caller(spine.app, spine.world.keys.tenant_key)
     for path in ("fabric-checks", f"fabric-checks/{check_id}"):
         assert mine("GET", f"/v1/admin/{path}").status_code in {403, 404}
+
+
+def test_where_nothing_can_be_measured_policy_decides_what_is_sold(spine: Spine) -> None:
+    """A provider without the port: the check ends as not measured, holds nobody, and its leaf is free until a policy asks for more."""
+    good = spine.run({"kind": "leaf", "site": "one", "leaf": "one-b1-l2"})
+    assert good["runs"][0]["result"] == "passed"
+    spine.world.do(
+        lambda session: session.execute(text("UPDATE providers SET adapter = 'redfish', config = '{}', version = version + 1"))
+    )
+    done = spine.run()
+    assert (done["status"]["state"], done["verdict"], done["blamed"]) == ("done", "not_measured", [])
+    assert {(one["result"], one["detail"]) for one in done["runs"]} == {
+        ("not_measured", "The provider has no tools between its nodes.")
+    }
+    measured = spine("GET", f"measurements?run_id={done['id']}").json()["items"]
+    assert {(one["metric"], one["verdict"], one["value"]) for one in measured} == {("fabric_run_passed", "not_measured", None)}
+    assert spine.states() == {"available"}
+
+    def free() -> int:
+        items = Caller(spine.app, spine.world.keys.operator_key)("GET", "/v1/availability?site=one").json()["items"]
+        return sum(int(one["free"]) for one in items)
+
+    def policy(version: int, *, sell: bool) -> dict[str, Any]:
+        body = {"required": ["fabric_run_passed"], "sell_not_measured": sell}
+        answer = spine("PUT", "qualification-policies/hgx-h100-8", body, version=version)
+        assert answer.status_code == 200, answer.text
+        changed: dict[str, Any] = answer.json()
+        return changed
+
+    assert free() == 6
+    assert sorted(policy(0, sell=False)["impact"]["falls_out"]) == sorted(spine.on_leaf)
+    assert free() == 3
+    reasons = spine("GET", f"node-qualifications/{spine.on_leaf[0]}").json()["reasons"]
+    assert [(one["code"], one["metric"]) for one in reasons] == [("not_measured", "fabric_run_passed")]
+    assert policy(1, sell=True)["impact"]["comes_back_count"] == 3
+    assert free() == 6

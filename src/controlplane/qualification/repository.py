@@ -16,7 +16,16 @@ from controlplane.kit.clock import CpClock
 from controlplane.kit.paging import Page, PageAsk, fetch_page
 from controlplane.measurements.suspects import PairResult
 from controlplane.qualification.models import BaselineRow, MeasurementRow, NodeQualificationRow, PolicyRow, StandingRow
-from controlplane.qualification.states import Baseline, BaselineFilter, BurnTest, MeasurementFilter, NodeFact, Policy, Stand
+from controlplane.qualification.states import (
+    RUN_PASSED,
+    Baseline,
+    BaselineFilter,
+    BurnTest,
+    MeasurementFilter,
+    NodeFact,
+    Policy,
+    Stand,
+)
 
 REFUSAL_JOINS: Final = """
     LEFT JOIN node_qualifications q ON q.node_id = n.id
@@ -313,7 +322,9 @@ STANDS = text(
     WHERE n.id = ANY(CAST(:ids AS text[]))
     UNION ALL
     SELECT n.id, s.subject_kind, s.subject_key, s.part, s.metric, s.verdict, s.judged_by, s.taken_at
-    FROM nodes n JOIN standings s ON s.site = n.site AND s.leaf = n.leaf AND s.subject_kind IN ('leaf', 'rail') AND s.verdict = 'failed'
+    FROM nodes n LEFT JOIN qualification_policies y ON y.instance_type = n.instance_type
+    JOIN standings s ON s.site = n.site AND s.leaf = n.leaf AND s.subject_kind IN ('leaf', 'rail')
+      AND (s.verdict = 'failed' OR s.metric = :run AND s.metric = ANY(y.required))
     WHERE n.id = ANY(CAST(:ids AS text[]))
     ORDER BY 1, 2, 3, 5, 4
     """
@@ -325,7 +336,7 @@ def stands(session: Session, node_ids: Sequence[str]) -> dict[str, list[Stand]]:
     By node: what of it, its leaf or its rails failed, and how it stands in what its policy requires.
     """
     found: dict[str, list[Stand]] = {}
-    for row in session.execute(STANDS, {"ids": list(node_ids)}):
+    for row in session.execute(STANDS, {"ids": list(node_ids), "run": RUN_PASSED}):
         found.setdefault(row.of_node, []).append(Stand(*row[1:]))
     return found
 

@@ -192,7 +192,9 @@ class PolicyPut(Body):
     """
 
     required: list[Metric] = Field(
-        max_length=50, description="Figures of the node itself that must have passed.", examples=[["gpu_burn_in", "burn_passed"]]
+        max_length=50,
+        description="Figures of the node itself that must have passed; `fabric_run_passed` is that of its leaf and rails.",
+        examples=[["gpu_burn_in", "burn_passed"]],
     )
     sell_not_measured: bool = Field(
         description="Whether a node may be sold although a required figure is not measured.", examples=[False]
@@ -228,7 +230,10 @@ class PolicyOut(Out):
     """
 
     instance_type: str = Field(description="Which type.", examples=["hgx-h100-8"])
-    required: list[str] = Field(description="Figures of the node itself that must have passed.", examples=[["gpu_burn_in"]])
+    required: list[str] = Field(
+        description="Figures of the node itself that must have passed; `fabric_run_passed` is that of its leaf and rails.",
+        examples=[["gpu_burn_in"]],
+    )
     sell_not_measured: bool = Field(
         description="Whether a node may be sold although a required figure is not measured.", examples=[False]
     )

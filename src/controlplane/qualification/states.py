@@ -397,7 +397,8 @@ def qualification_of(policy: Policy, stands: Sequence[Stand], fails_with: Iterab
     Failures that a provider found itself decide over the node's state, so they count here only where the policy asks for the figure.
     """
     required = set(policy.required)
-    own = [one for one in stands if one.kind == "node"]
+    # Whether the tools ran between nodes is known of places only, and is asked of the node's own; other figures mean another thing there.
+    own = [one for one in stands if one.kind == "node" or one.metric == RUN_PASSED]
     partners = sorted(fails_with)
     under = [
         Reason("under_baseline", one.key, one.metric, one.part)

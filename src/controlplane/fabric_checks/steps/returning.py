@@ -4,6 +4,7 @@ A check lets go of its nodes.
 
 from controlplane.fabric_checks.states import CheckSnapshot
 from controlplane.kit.outcome import Advance, Outcome, Wait
+from controlplane.providers.checks import SupportsFabricChecks
 from controlplane.providers.errors import NotFound, Unsupported
 from controlplane.providers.toolbox import Toolbox
 
@@ -16,16 +17,18 @@ def let_go(check: CheckSnapshot, tools: Toolbox) -> Outcome:
     """
     Everything under the check's token is ended, and the provider was seen without it twice; only then is the check over.
     """
-    end = Advance(check.end)
     try:
-        peer = tools.fabric_checks(check.provider)
+        return _given_up(check, tools.fabric_checks(check.provider))
     except Unsupported:
-        return end
+        return Advance(check.end)
+
+
+def _given_up(check: CheckSnapshot, peer: SupportsFabricChecks) -> Outcome:
     if check.step not in {"ended", "absent"}:
         peer.end_checks(check.id)
         return Wait(WORDS, GAP_S, step="ended")
     try:
         peer.observe_checks(check.id)
     except NotFound:
-        return end if check.step == "absent" else Wait(WORDS, GAP_S, step="absent")
+        return Advance(check.end) if check.step == "absent" else Wait(WORDS, GAP_S, step="absent")
     return Wait(WORDS, GAP_S, step="")

@@ -5,6 +5,7 @@ A check's nodes are made ready for tools.
 from controlplane.fabric_checks.states import CheckFacts, CheckSnapshot, Ran
 from controlplane.fabric_checks.steps.stopping import stop_of
 from controlplane.kit.outcome import Advance, Outcome, Wait
+from controlplane.providers.checks import SupportsFabricChecks
 from controlplane.providers.errors import NotFound, Unsupported
 from controlplane.providers.toolbox import Toolbox
 
@@ -20,10 +21,13 @@ def make_ready(check: CheckSnapshot, tools: Toolbox) -> Outcome:
     if stop is not None:
         return stop
     try:
-        peer = tools.fabric_checks(check.provider)
+        return _prepared(check, tools.fabric_checks(check.provider))
     except Unsupported:
         none = tuple(Ran(run, "not_measured", detail=CANNOT) for some in check.rounds for run in some)
         return Advance("judging", CANNOT, CheckFacts(none))
+
+
+def _prepared(check: CheckSnapshot, peer: SupportsFabricChecks) -> Outcome:
     try:
         view = peer.observe_checks(check.id)
     except NotFound:
