@@ -83,7 +83,7 @@ check: dev ## everything that can be checked without running the product
 	$(BIN)/yamllint --strict .
 	$(BIN)/hadolint deploy/Dockerfile
 	$(BIN)/compose-lint check --fail-on medium --skip-suppressed --quiet docker-compose.yml
-	$(BIN)/shellcheck .ci/run src/controlplane/providers/adapters/slurm/scrub.sh src/controlplane/boots/scripts/*.sh tests/vm/signed-disc.sh tests/vm/machine/build.sh tests/vm/machine/init
+	$(BIN)/shellcheck .ci/run src/controlplane/providers/adapters/slurm/scrub.sh src/controlplane/providers/adapters/slurm/check.sh src/controlplane/boots/scripts/*.sh tests/vm/signed-disc.sh tests/vm/machine/build.sh tests/vm/machine/init
 	$(BIN)/pytest tests/architecture tests/migration
 
 .PHONY: fmt

@@ -136,6 +136,41 @@ class SlurmKit:
         )
 
 
+WRITES = """#!/bin/bash
+# [-d DEVICE] alone: waits for its client; with a server's name: prints what a real one did.
+device=$2 server=${3:-}
+if [ -z "$server" ]; then touch "FLAG.$SLURMD_NODENAME.$SLURM_JOB_ID"; sleep 60; exit 0; fi
+[ -e "FLAG.$server.$SLURM_JOB_ID" ] || { echo "Couldn't connect to $server" >&2; exit 1; }
+echo "# client $SLURMD_NODENAME of $server by $device"
+cat OUTPUT
+"""
+REDUCES = """#!/bin/bash
+[ "$SLURM_PROCID" = 0 ] || exit 0
+echo "# $1 GPUs each on" $(scontrol show hostnames "$SLURM_JOB_NODELIST")
+cat OUTPUT
+"""
+
+
+def checks_config(kit: SlurmKit, reduced: str, written: str) -> dict[str, Any]:
+    """
+    As an operator would say which tools measure between nodes: programs in the kit's folder, which print these.
+    """
+    tools = kit.base / "work" / "tools"
+    tools.mkdir(exist_ok=True)
+    for name, text, output in (("all_reduce_perf", REDUCES, reduced), ("ib_write_bw", WRITES, written)):
+        (tools / f"{name}.out").write_text(output)
+        program = tools / name
+        program.write_text(text.replace("OUTPUT", f"{program}.out").replace("FLAG", f"{tools}/listens"))
+        program.chmod(0o755)
+    return {
+        "report_dir": str(kit.base / "work" / "scrub"),
+        "all_reduce": [str(tools / "all_reduce_perf"), "{gpus}"],
+        "ib_write_bw": [str(tools / "ib_write_bw"), "-d", "{device}"],
+        "rails": ["mlx5_0", "mlx5_1"],
+        "timeout_s": 60,
+    }
+
+
 @contextmanager
 def running_kit(*, nodes: int = 4, root: str = "", extra: str = "", accounting: bool = False) -> Iterator[SlurmKit]:
     """

@@ -2,7 +2,7 @@
 Clusters keep how far the upgrade of their workers is.
 
 Revision ID: c35b7e02d9f4
-Revises: 91e4d7c2a60b
+Revises: c5e20b7f94d1
 """
 
 import sqlalchemy as sa
@@ -11,7 +11,7 @@ from sqlalchemy.dialects import postgresql
 from alembic import op
 
 revision = "c35b7e02d9f4"
-down_revision = "91e4d7c2a60b"
+down_revision = "c5e20b7f94d1"
 branch_labels = None
 depends_on = None
 

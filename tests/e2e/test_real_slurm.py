@@ -7,13 +7,15 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from tests.conftest import Database
 from tests.e2e.clouds import Cloud, running_cloud
 from tests.e2e.rack import done
-from tests.slurm_kit import SlurmKit
+from tests.factories.qualification import nccl, write_bw
+from tests.slurm_kit import SlurmKit, checks_config
 
 pytestmark = [pytest.mark.slurm, pytest.mark.timeout(280)]
 SCRIPT = """#!/bin/bash
@@ -31,7 +33,7 @@ def cloud(database: Database, tmp_path: Path, slurm_kit: SlurmKit) -> Iterator[C
         yield made
 
 
-def register(cloud: Cloud, kit: SlurmKit) -> list[str]:
+def register(cloud: Cloud, kit: SlurmKit, **config: Any) -> list[str]:
     """
     The Slurm is a provider and its four nodes are enrolled; their ids are returned.
     """
@@ -42,7 +44,7 @@ def register(cloud: Cloud, kit: SlurmKit) -> list[str]:
                 "name": "slurm-real",
                 "adapter": "slurm",
                 "site": "real",
-                "config": {**kit.config(), "users": list(kit.users)},
+                "config": {**kit.config(), "users": list(kit.users), **config},
                 "secrets": kit.secrets(),
                 "shared": True,
             },
@@ -89,3 +91,29 @@ def test_a_gang_runs_on_all_nodes_of_a_real_slurm(cloud: Cloud, slurm_kit: Slurm
         wipes = done(cloud.operator.get(f"/v1/admin/nodes/{node_id}/wipes"))["items"]
         assert [one["verified"] for one in wipes] == [True, True]
     assert slurm_kit.scontrol("show", "reservation").count("clu_") == 0
+
+
+def test_a_leaf_of_a_real_slurm_is_checked_by_jobs(cloud: Cloud, slurm_kit: SlurmKit) -> None:
+    """The leaf together and a pair by itself: what the tools printed on the nodes stands in the ledger, and the nodes are free again."""
+    nodes = register(cloud, slurm_kit, fabric_checks=checks_config(slurm_kit, nccl(370.0), write_bw(392.0)))
+    for node_id in nodes:
+        cloud.until(f"/v1/admin/nodes/{node_id}", "available", client=cloud.operator)
+    leaf = {"scope": {"kind": "leaf", "site": "real", "leaf": "leaf1"}, "tool": "nccl-tests"}
+    pair = {"scope": {"kind": "pair", "node_id": nodes[0], "peer_node_id": nodes[1], "rail": 1}, "tool": "ib_write_bw"}
+    speeds = {}
+    for body in (leaf, pair):
+        made = done(cloud.operator.post("/v1/admin/fabric-checks", json=body))
+        path = f"/v1/admin/fabric-checks/{made['id']}"
+        ended = cloud.until(path, "done", "failed", "cancelled", client=cloud.operator, within_s=200.0)
+        assert (ended["status"]["state"], ended["verdict"]) == ("done", "not_judged"), ended
+        assert {one["result"] for one in ended["runs"]} == {"passed"}
+        query = {"run_id": made["id"], "limit": 200}
+        speeds[body["tool"]] = {
+            (one["subject"]["kind"], one["metric"], one["value"])
+            for one in done(cloud.operator.get("/v1/admin/measurements", params=query))["items"]
+        }
+    assert ("leaf", "nccl_all_reduce_bus_bandwidth_largest", 370.0) in speeds["nccl-tests"]
+    assert ("pair", "rdma_write_bandwidth_average", 392.0) in speeds["ib_write_bw"]
+    for node_id in nodes:
+        assert done(cloud.operator.get(f"/v1/admin/nodes/{node_id}"))["status"]["state"] == "available"
+    assert slurm_kit.slurm("squeue", "-h") == ""

@@ -6,6 +6,7 @@ from __future__ import annotations
 
 from datetime import datetime
 
+from controlplane.providers.adapters.slurm.checks import Checks
 from controlplane.providers.adapters.slurm.cli import Cli
 from controlplane.providers.adapters.slurm.client import SlurmRest
 from controlplane.providers.adapters.slurm.config import SlurmConfig
@@ -18,6 +19,7 @@ from controlplane.providers.adapters.slurm.peer import Peer
 from controlplane.providers.adapters.slurm.requests import EXCLUDES
 from controlplane.providers.adapters.slurm.tokens import Tokens
 from controlplane.providers.adapters.slurm.walls import Walls, partitions
+from controlplane.providers.checks import ChecksView, FabricRun
 from controlplane.providers.clusters import (
     Capabilities,
     ClusterList,
@@ -62,7 +64,7 @@ def build(given: AdapterInput) -> SlurmAdapter:
 
 class SlurmAdapter:
     """
-    One Slurm as Clusters, SupportsJobs, SupportsOutput and Machines. Safe to share between threads.
+    One Slurm as Clusters, SupportsJobs, SupportsOutput, SupportsFabricChecks and Machines. Safe to share between threads.
     """
 
     def __init__(self, config: SlurmConfig, rest: SlurmRest, names: Names) -> None:
@@ -74,6 +76,7 @@ class SlurmAdapter:
         self._clusters: Walls | Own = Own(self._peer) if config.dedicated else self._walls
         self._jobs = Jobs(self._peer, config, files)
         self._nodes = Nodes(self._peer, config, self._walls, files)
+        self._checks = Checks(self._peer, config, files)
 
     @property
     def errors_inside_success(self) -> int:
@@ -254,6 +257,34 @@ class SlurmAdapter:
         See `Machines.power`. Raises Unsupported: the nodes' power is their operator's.
         """
         raise Unsupported(f"Slurm does not switch the power of {ref}", code="provider_no_power")
+
+    def prepare_checks(self, token: str, refs: tuple[str, ...]) -> None:
+        """
+        See `SupportsFabricChecks.prepare_checks`. Raises Unsupported where the operator configured no tools.
+        """
+        with one_call():
+            self._checks.prepare(token, refs)
+
+    def begin_checks(self, token: str, runs: tuple[FabricRun, ...]) -> None:
+        """
+        See `SupportsFabricChecks.begin_checks`.
+        """
+        with one_call():
+            self._checks.begin(token, runs)
+
+    def observe_checks(self, token: str) -> ChecksView:
+        """
+        See `SupportsFabricChecks.observe_checks`.
+        """
+        with one_call():
+            return self._checks.observe(token)
+
+    def end_checks(self, token: str) -> None:
+        """
+        See `SupportsFabricChecks.end_checks`.
+        """
+        with one_call():
+            self._checks.end(token)
 
     def _wall_facts(self, *, accounts: bool) -> tuple[list[str], list[str]]:
         if not self._peer.has_cli:

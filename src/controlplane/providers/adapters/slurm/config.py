@@ -70,6 +70,23 @@ class ScrubConfig(_Strict):
         return self
 
 
+class ChecksConfig(_Strict):
+    """
+    Which tools measure between nodes nobody holds, and how they are started.
+    """
+
+    report_dir: Directory
+    """Where reports are written, as that of scrubs: on every node, readable here, writable by the administrator alone."""
+    all_reduce: list[str] = Field(default_factory=list)
+    """Of nccl-tests, started once on each node by srun; `{gpus}` becomes a node's GPUs. Empty: not measured."""
+    ib_write_bw: list[str] = Field(default_factory=list)
+    """Started on one node, and on the other with that node's name behind it; `{device}` becomes the rail's. Empty: not measured."""
+    rails: list[Name] = Field(default_factory=list)
+    """RDMA devices in rail order, for example `["mlx5_0", "mlx5_1"]`; a rail without one is not measured."""
+    timeout_s: int = Field(default=600, ge=30, le=7200)
+    """Longest one tool may run, in seconds."""
+
+
 class SlurmConfig(_Strict):
     """
     One registered Slurm.
@@ -107,6 +124,8 @@ class SlurmConfig(_Strict):
     """None: output and reports are read from a file system mounted here."""
     scrub: ScrubConfig = Field(default_factory=ScrubConfig)
     """How nodes are wiped between tenants."""
+    fabric_checks: ChecksConfig | None = None
+    """None: nothing is measured between nodes."""
     mark_field: Literal["extra", "comment"] = "extra"
     """Which text of a node carries our mark."""
     reason_prefix: Name = "controlplane"

@@ -40,6 +40,13 @@ class Mark:
     verified: str = ""
     """When that cluster was first seen complete, on the same clock; every member keeps it."""
 
+    check: str = ""
+    """The fabric check it is lent to."""
+    checked: str = ""
+    """The last fabric check that was ended on it: that one never gets it again."""
+    runs: str = ""
+    """Runs of the present check that it takes part in, joined by `+`."""
+
     def with_user(self, user: str) -> Mark:
         """
         The same, and the user is among those to scrub.

@@ -82,6 +82,12 @@ class Names:
         """
         return f"{self.deployment}:wipe:{plain(token, 'token')}"
 
+    def check_job(self, token: str, run: str) -> str:
+        """
+        The name of a fabric check's run; without a run what all its names begin with.
+        """
+        return f"{self.deployment}:check:{plain(token, 'token')}:{plain(run, 'run') if run else ''}"
+
     def reason(self, text: str) -> str:
         """
         A drain's reason that says it is ours.

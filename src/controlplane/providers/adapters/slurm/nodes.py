@@ -110,8 +110,8 @@ class Nodes:
             raise Refused(f"the tenancy {token} of {node.name} is over", code="provider_tenancy_over")
         if mark.phase in {"deployed", "releasing"} and mark.alloc != token:
             raise Refused(f"{node.name} is held by {mark.alloc}", code="provider_held_by_other")
-        if mark.wipe and self._scrubbing(mark.wipe):
-            raise Busy(f"{node.name} is being scrubbed", retry_in_s=5.0)
+        if mark.check or (mark.wipe and self._scrubbing(mark.wipe)):
+            raise Busy(f"{node.name} is being {'checked' if mark.check else 'scrubbed'}", retry_in_s=5.0)
         clean = bool(mark.wipe) and not self._verdict(node.name, mark.wipe).failure
         self._write(
             node,
