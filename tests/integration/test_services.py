@@ -13,6 +13,7 @@ from typing import Any
 
 import pytest
 
+from controlplane.providers.errors import NotFound
 from tests.conftest import ROOT, Database
 from tests.factories.services import SERVICE_RIGHTS, ServiceWorld, service_world
 
@@ -278,6 +279,18 @@ def test_faults_of_the_line_leave_one_service_and_then_none(world: ServiceWorld,
     world.until_state(path, "deleted")
     world.jobs.clock.advance(120)
     assert world.jobs.tools.services(world.jobs.provider).list_services(world.customer.cluster) == ()
+
+
+def test_one_look_that_finds_nothing_ends_no_service(world: ServiceWorld) -> None:
+    """The peer is slow to remove it and once says that it is not there: it is deleted only when it is gone in truth."""
+    path = world.start()
+    service_id = world.until_state(path, "running")["id"]
+    world.jobs.sim.play("delay", "delete_service")
+    world.jobs.sim.play("flapping_404", "observe_service")
+    world.call("DELETE", path, If_Match="*")
+    world.until_state(path, "deleted")
+    with pytest.raises(NotFound):
+        world.jobs.tools.services(world.jobs.provider).observe_service(world.customer.cluster, service_id)
 
 
 def test_a_refusal_is_shown_and_can_be_mended(world: ServiceWorld) -> None:
