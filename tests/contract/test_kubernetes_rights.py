@@ -11,23 +11,25 @@ from typing import Any
 import pytest
 
 from controlplane.providers.adapters.kubernetes.adapter import KubernetesAdapter, build
-from controlplane.providers.adapters.kubernetes.rights import NEEDS, QUEUE_NEEDS, Need
+from controlplane.providers.adapters.kubernetes.rights import GROUP_NEEDS, NEEDS, QUEUE_NEEDS, Need
 from controlplane.providers.clusters import ClusterSpec, JobSpec, Member
 from controlplane.providers.errors import Busy, NotFound
 from controlplane.providers.machines import Deployment
 from controlplane.providers.registry import AdapterInput
+from controlplane.providers.services import Scaling, ServiceSpec
 from tests.kubernetes_kit import UNTIDY, KubernetesKit, kubeconfig, kubernetes_kit
 
 pytestmark = UNTIDY
 NODE = "gpu-00000"
 RBAC = "rbac.authorization.k8s.io"
+ALL = (*NEEDS, *QUEUE_NEEDS, *(one for some in GROUP_NEEDS.values() for one in some))
 ACCOUNTS = "/api/v1/namespaces/default/serviceaccounts"
 
 
 @pytest.fixture
 def kit() -> Iterator[KubernetesKit]:
     """One node, and a server that knows who asks."""
-    with kubernetes_kit(nodes=1, token="an-administrators-token") as made:
+    with kubernetes_kit(nodes=1, token="an-administrators-token", more=("lws", "keda", "metrics")) as made:
         yield made
 
 
@@ -51,21 +53,27 @@ def _adapter(kit: KubernetesKit, needs: tuple[Need, ...]) -> KubernetesAdapter:
             _bind(kit, f"plane-{one.resource}", [one], one.namespace)
     made = kit.ask("POST", f"{ACCOUNTS}/plane/token", {"spec": {"expirationSeconds": 3600}}, "application/json")
     text = kubeconfig(kit.handle.url, {"token": made["status"]["token"]})
-    config = {"settle_s": 0, "tenant_url": "https://kube.example.org"}
+    config = {"settle_s": 0, "tenant_url": "https://kube.example.org", "prometheus_url": "http://prometheus.example.org"}
     return build(AdapterInput("prv_1", config, {"kubeconfig": text}, "contract", lambda: datetime.now(UTC)))
 
 
 def test_the_rights_that_are_asked_for_are_enough(kit: KubernetesKit) -> None:
-    """A whole tenancy: node, cluster, job, kubeconfig, deletion, wipe."""
-    adapter = _adapter(kit, (*NEEDS, *QUEUE_NEEDS))
+    """A whole tenancy: node, cluster, job, services, kubeconfig, deletion, wipe."""
+    adapter = _adapter(kit, ALL)
     said = adapter.capabilities()
     assert said.products == ("kubernetes",)
     assert not [note for note in said.notes if "may not" in note]
     adapter.qualify(NODE, "qua_1")
     adapter.deploy(Deployment(NODE, "alc_1", "ten_one", "clu_1", network=""))
     adapter.apply_cluster(ClusterSpec("clu_1", "ten_one", "prj_one", "", (Member(NODE, 8, "alc_1"),)))
-    adapter.submit(JobSpec("job_1-1", "clu_1", "ten_one", "", "#!/bin/bash\nsleep 20\n", 1, 8, 1, 600))
+    adapter.submit(JobSpec("job_1-1", "clu_1", "ten_one", "", "#!/bin/bash\nsleep 20\n", 1, 8, 1, 600, priority="high"))
     assert adapter.find_job("clu_1", "job_1-1").token == "job_1-1"
+    for turn, scaling in enumerate((Scaling(1, 2, "cpu_cores", 80.0), Scaling(1, 2, "requests_running", 80.0), None), 1):
+        serves = ServiceSpec("svc_1", "clu_1", "ten_one", turn, turn, "a/b:1", 8000, 1, scaling=scaling)
+        adapter.apply_service(serves)
+    assert adapter.list_services("clu_1") == ("svc_1",)
+    adapter.observe_service("clu_1", "svc_1")
+    adapter.delete_service("clu_1", "svc_1")
     adapter.drain("clu_1", (NODE,), reason="a look")
     adapter.undrain("clu_1", (NODE,))
     assert adapter.issue_kubeconfig("clu_1", "ten_one", lifetime_s=600).text
@@ -84,13 +92,14 @@ def test_the_rights_that_are_asked_for_are_enough(kit: KubernetesKit) -> None:
     adapter.close()
 
 
-@pytest.mark.parametrize("gap", ["nodes", "pods/eviction", "serviceaccounts/token", "leases", "clusterqueues"])
+@pytest.mark.parametrize(
+    "gap", ["nodes", "pods/eviction", "serviceaccounts/token", "leases", "clusterqueues", "deployments", "leaderworkersets"]
+)
 def test_a_right_that_is_missing_is_named_and_nothing_is_ordered(kit: KubernetesKit, gap: str) -> None:
     """Before an order could end half-way."""
-    needs = (*NEEDS, *QUEUE_NEEDS)
     less = tuple(
         Need(one.group, one.resource, ("get", "list")) if one.resource == gap else one
-        for one in needs
+        for one in ALL
         if one.resource != gap or gap == "nodes"
     )
     adapter = _adapter(kit, less)
@@ -102,7 +111,7 @@ def test_a_right_that_is_missing_is_named_and_nothing_is_ordered(kit: Kubernetes
 
 def test_rights_that_were_complete_are_not_asked_for_again_at_once(kit: KubernetesKit) -> None:
     """A provider is asked how it is every minute; one request tells its rights, and then none for a while."""
-    adapter = _adapter(kit, (*NEEDS, *QUEUE_NEEDS))
+    adapter = _adapter(kit, ALL)
     adapter.capabilities()
     reviews = [path for _, path in kit.asked() if "reviews" in path]
     assert len(reviews) == 2, "all rules at once, and the one that holds in one namespace only"

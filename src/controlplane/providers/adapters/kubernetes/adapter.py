@@ -95,7 +95,7 @@ class KubernetesAdapter:
             groups = {str(one.get("name")) for one in self._kube.get("/apis").get("groups") or []}
             kueue = self._shared.kueue()
             nodes = self._kube.list_all("/api/v1/nodes")
-            gaps = self._rights.missing(queues=kueue is not None)
+            gaps = self._rights.missing(queues=kueue is not None, groups=groups)
         extras = [name for group, name in EXTRAS.items() if group in groups]
         notes = [self._inventory(nodes), "network policies hold only where the cluster's network enforces them"]
         if kueue is None:

@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -47,11 +47,13 @@ NEEDS = (
     Need("", "events", LOOK),
     Need("", "configmaps", LOOK),
     Need("", "resourcequotas", (*LOOK, *MAKE)),
-    Need("", "services", MAKE),
-    Need("", "secrets", MAKE),
+    Need("", "services", ("get", "delete", *MAKE)),
+    Need("", "secrets", ("list", "delete", *MAKE)),
     Need("", "serviceaccounts", MAKE),
     Need("", "serviceaccounts/token", ("create",)),
     Need("batch", "jobs", (*LOOK, *MAKE)),
+    Need("apps", "deployments", ("get", "list", "delete", *MAKE)),
+    Need("autoscaling", "horizontalpodautoscalers", ("get", "delete", *MAKE)),
     Need("networking.k8s.io", "networkpolicies", MAKE),
     Need("rbac.authorization.k8s.io", "roles", MAKE),
     Need("rbac.authorization.k8s.io", "rolebindings", MAKE),
@@ -69,6 +71,11 @@ QUEUE_NEEDS = (
     Need(KUEUE, "workloads", ("patch",)),
 )
 """With Kueue."""
+GROUP_NEEDS: Mapping[str, tuple[Need, ...]] = {
+    "leaderworkerset.x-k8s.io": (Need("leaderworkerset.x-k8s.io", "leaderworkersets", ("get", "list", "delete", *MAKE)),),
+    "keda.sh": (Need("keda.sh", "scaledobjects", ("get", "delete", *MAKE)),),
+}
+"""Where the server has the API group: replicas over several nodes, and scaling by queries."""
 
 
 class Rights:
@@ -79,23 +86,25 @@ class Rights:
     def __init__(self, kube: Kube) -> None:
         self._kube = kube
         self._lock = threading.Lock()
-        self._fine_until: dict[bool, float] = {}
+        self._fine_until: dict[tuple[Need, ...], float] = {}
 
-    def missing(self, *, queues: bool) -> tuple[str, ...]:
+    def missing(self, *, queues: bool, groups: Collection[str]) -> tuple[str, ...]:
         """
-        What we may not do and must, as `verb resource`; empty for nothing. One request where the server lists our rules, and one more for
-        each right that is not among them.
+        What we may not do and must with the API groups that the server has, as `verb resource`; empty for nothing. One request where the
+        server lists our rules, and one more for each right that is not among them.
         """
+        needs = (*NEEDS, *(QUEUE_NEEDS if queues else ()))
+        needs += tuple(one for group, some in GROUP_NEEDS.items() if group in groups for one in some)
         with self._lock:
-            if time.monotonic() < self._fine_until.get(queues, 0.0):
+            if time.monotonic() < self._fine_until.get(needs, 0.0):
                 return ()
         rules = self._rules()
-        wanted = [(one, verb) for one in (*NEEDS, *(QUEUE_NEEDS if queues else ())) for verb in one.verbs]
+        wanted = [(one, verb) for one in needs for verb in one.verbs]
         unlisted = [(one, verb) for one, verb in wanted if not _among(rules, one, verb)]
         gaps = tuple(f"{verb} {one.resource}" for one, verb in unlisted if not self._may(one, verb))
         if not gaps:
             with self._lock:
-                self._fine_until[queues] = time.monotonic() + KEPT_S
+                self._fine_until[needs] = time.monotonic() + KEPT_S
         return gaps
 
     def _rules(self) -> list[Json]:
