@@ -34,6 +34,8 @@ LWS, KEDA = "leaderworkerset.x-k8s.io/v1", "keda.sh/v1alpha1"
 LWS_NAME, LWS_INDEX = "leaderworkerset.sigs.k8s.io/name", "leaderworkerset.sigs.k8s.io/worker-index"
 MAX_SECRET_BYTES = 900_000
 _VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,252}")
+_METRIC = re.compile(r"[A-Za-z_:][A-Za-z0-9_:]{0,127}")
+"""Nothing else: it becomes part of a query, which could tell of others' pods."""
 _FOLDER = "/controlplane"
 _CACHE = f"{_FOLDER}-cache"
 
@@ -64,16 +66,25 @@ def refuse_unsendable(spec: ServiceSpec, offer: Offer, config: KubernetesConfig)
         raise Refused(f"image: {error}", code="service_image_invalid") from error
     odd = [key for key, value in spec.env.items() if not _VARIABLE.fullmatch(key) or "\0" in value]
     size = sum(len(key) + len(value.encode()) for key, value in spec.env.items()) + sum(len(one.content) for one in spec.files)
-    parts = [PurePosixPath(one.path) for one in spec.files]
-    if odd or size > MAX_SECRET_BYTES or any(one.is_absolute() or ".." in one.parts for one in parts):
+    if odd or size > MAX_SECRET_BYTES or not all(_stays_inside(one.path) for one in spec.files):
         raise Refused("the environment or files cannot be sent", code="service_env_invalid")
     if spec.nodes > 1 and not offer.lws:
         raise Refused(
             "a replica of several nodes needs the LeaderWorkerSet controller on the cluster", code="service_nodes_unsupported"
         )
+    if spec.scaling is not None and not _METRIC.fullmatch(spec.scaling.metric):
+        raise Refused("that is no name of a metric", code="service_metric_invalid")
     if spec.scaling is not None and scaler_of(spec, offer, config) == "":
         words = f"the cluster has nothing that tells {spec.scaling.metric}"
         raise Refused(words, code="service_metric_unsupported")
+
+
+def _stays_inside(path: str) -> bool:
+    """
+    Whether a volume takes the path for a file below its root: no absolute one, and none that begins with the volume's own `..data`.
+    """
+    parts = PurePosixPath(path).parts
+    return bool(parts) and not path.startswith(("/", "..")) and ".." not in parts and "\0" not in path
 
 
 def scaler_of(spec: ServiceSpec, offer: Offer, config: KubernetesConfig) -> str:
