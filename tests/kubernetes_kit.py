@@ -31,7 +31,7 @@ from typing import Any
 import pytest
 
 from controlplane.providers.adapters.kubernetes.adapter import KubernetesAdapter, build
-from controlplane.providers.adapters.kubernetes.names import TOKEN
+from controlplane.providers.adapters.kubernetes.names import SERVICE, TOKEN
 from controlplane.providers.registry import AdapterInput
 from tests.kits import CACHE, KITS, unusable
 
@@ -173,7 +173,7 @@ class KubernetesKit:
             meta = pod["metadata"]
             key = (meta["namespace"], meta["name"])
             started = not pod["spec"].get("nodeName") or pod["status"]["phase"] != "Pending" or key in self._logs
-            if started or TOKEN not in (meta.get("labels") or {}):
+            if started or not {TOKEN, SERVICE} & (meta.get("labels") or {}).keys():
                 continue
             if pod["spec"]["containers"][0]["name"] != "job":  # a service's pod: its image is not run
                 self._logs[key] = b"listening\n"

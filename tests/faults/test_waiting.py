@@ -18,8 +18,11 @@ from tests.conftest import Database
 from tests.faults.region import NODES, Grounds, make_grounds
 
 TABLES = {"nodes": NODE_STATES, "clusters": CLUSTER_STATES, "jobs": JOB_STATES}
-OF_CONTROLLERS = {("nodes", state) for state in {*ACTING, "updating"}}
-"""What is done through a controller, which the simulator has not: `test_instance_actions.py` and `test_node_firmware.py` of integration."""
+OF_CONTROLLERS = {("nodes", state) for state in {*ACTING, "updating"}} | {("clusters", "upgrading")}
+"""
+What is done through a controller, which the simulator has not: `test_instance_actions.py`, `test_node_firmware.py` and
+`test_slurm_upgrades.py` of integration.
+"""
 WAITING = [
     (table, state) for table, states in TABLES.items() for state in states.names("moving") if (table, state) not in OF_CONTROLLERS
 ]

@@ -27,6 +27,7 @@ PREFIXES = {
     "cluster_id": "clu",
     "job_id": "job",
     "checkpoint_id": "ckp",
+    "service_id": "svc",
     "tenant_id": "ten",
     "reseller_id": "rsl",
     "member_id": "prn",
@@ -64,6 +65,14 @@ ORDERED = (
     """
     INSERT INTO checkpoints (id, tenant_id, project_id, job_id, attempt, step, kind, location, size_bytes, state)
     VALUES (:checkpoint_id, :tenant_id, :project_id, :job_id, 1, 1, 'full', '/data/' || :name, 1, 'good')
+    """,
+    """
+    INSERT INTO services (id, tenant_id, project_id, cluster_id, name, replicas, rollout, created_by, state, due_at)
+    VALUES (:service_id, :tenant_id, :project_id, :cluster_id, :name, 1, '{"surge": 0, "unavailable": 1}', :name, 'suspended', NULL)
+    """,
+    """
+    INSERT INTO service_versions (service_id, number, tenant_id, template, created_by)
+    VALUES (:service_id, 1, :tenant_id, '{}', :name)
     """,
     """
     INSERT INTO operations (id, tenant_id, project_id, type, resource_kind, resource_id, principal_id, reason)
@@ -138,6 +147,7 @@ def furnish(engine: Engine, served: Served, branch: Branch, name: str) -> Side:
         "cluster_id": new_id("clu"),
         "job_id": new_id("job"),
         "checkpoint_id": new_id("ckp"),
+        "service_id": new_id("svc"),
         "operation_id": new_id("opr"),
         "instance_id": new_id("ins"),
     }
