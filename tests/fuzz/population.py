@@ -18,8 +18,11 @@ from controlplane.images.store import LocalImageStore
 from controlplane.jobs import checkpointing
 from controlplane.jobs import service as jobs
 from controlplane.jobs.states import NewCheckpoint
+from controlplane.kit.access import Principal
 from controlplane.kit.db import EVERYTHING, raise_wall
 from controlplane.kit.errors import Unauthenticated
+from controlplane.services import service as services
+from controlplane.services.schemas import Template
 from tests.conftest import Database
 from tests.factories.images import content_of, filled_image
 from tests.factories.world import World, make_world
@@ -104,7 +107,7 @@ class Population:
 
 def populate(database: Database, folder: Path) -> Population:
     """
-    Two tenants with clusters, jobs, images, keys and members, and a reseller with a tenant of its own, on six nodes.
+    Two tenants with clusters, jobs, services, images, keys and members, and a reseller with a tenant of its own, on six nodes.
     """
     world = make_world(database, folder, fleet=str(FLEET), virtual=False)
     keys = {"operator": world.keys.operator_key, "reseller": world.keys.reseller_key, "tenant": world.keys.tenant_key}
@@ -122,6 +125,7 @@ def populate(database: Database, folder: Path) -> Population:
         row = world.do(lambda s, t=tenant, p=project, j=job: jobs.create_job(s, t, p, j))
         world.do(lambda s, t=tenant, p=project, j=row.id: checkpointing.register(s, t, p, j, SAVED))
         filled_image(database.engine, store, tenant, content_of(1000), f"i{number}")
+        _serve(world, tenant, project, number)
     verify(database.engine, store)
     _work(world)
     customer = world.do(lambda s: identity.create_tenant(s, seller, identity.Described("customer"), limits={"gpus": 8}))
@@ -133,6 +137,22 @@ def populate(database: Database, folder: Path) -> Population:
     made = Population(world, keys, frozenset(kept - {""}))
     made.look()
     return made
+
+
+def _serve(world: World, tenant: Principal, project: str, number: int) -> None:
+    """
+    A service on a cluster of its own. The simulated region makes no Kubernetes, so one of another kind is given out as one.
+    """
+    order = clusters.Order(
+        f"k{number}", "slurm", world.keys.site, (clusters.SetOrder("workers", world.keys.instance_type, 1),), wait=False
+    )
+    view, _ = world.do(lambda s: clusters.order_cluster(s, tenant, project, order))
+    _work(world)
+    world.do(lambda s: s.execute(text("UPDATE clusters SET kind = 'kubernetes' WHERE id = :id"), {"id": view.row.id}))
+    template = Template(image="example.org/echo:1", port=8000).document()
+    rollout = {"surge": 0, "unavailable": 1, "timeout_s": 3600}
+    new = services.ServiceOrder(f"s{number}", {}, view.row.id, 1, None, rollout, template)
+    world.do(lambda s: services.create_service(s, tenant, project, new))
 
 
 def _work(world: World) -> None:
