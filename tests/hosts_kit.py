@@ -5,7 +5,6 @@ own, gone at the end.
 
 from __future__ import annotations
 
-import atexit
 import fcntl
 import json
 import os
@@ -191,20 +190,10 @@ def _try(*command: str) -> None:
         kits.unusable("host", f"{command[0]} failed: {done.stderr[-300:]}")
 
 
-@cache
-def session_lab() -> Lab:
+@pytest.fixture(scope="module")
+def lab() -> Iterator[Lab]:
     """
-    The test process's lab of four hosts; destroyed when the process ends.
+    Four hosts for the tests of one file. Not for longer: another process of the same run may be waiting for its turn.
     """
-    stack = ExitStack()
-    lab = stack.enter_context(running_lab(4))
-    atexit.register(stack.close)
-    return lab
-
-
-@pytest.fixture(scope="session")
-def lab() -> Lab:
-    """
-    The same, as a fixture.
-    """
-    return session_lab()
+    with running_lab(4) as running:
+        yield running
