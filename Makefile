@@ -25,7 +25,7 @@ doctor: runtime ## look for what would keep the product from working, and say wh
 
 .PHONY: test
 test: dev ## run every test, with a PostgreSQL of its own (PYTEST_ARGS="-k word")
-	@$(BIN)/pytest -n $(TEST_PROCESSES) $(PYTEST_ARGS)
+	@$(BIN)/pytest -n $(TEST_PROCESSES) --dist worksteal $(PYTEST_ARGS)
 
 .PHONY: schedules
 schedules: dev ## random schedules in one process, every promise checked after each (FIRST=1 COUNT=20000); a failing seed is printed
