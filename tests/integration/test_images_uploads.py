@@ -206,14 +206,27 @@ def test_a_place_that_cannot_be_is_refused(owner: httpx.Client, headers: dict[st
     assert received(owner, path) == 0
 
 
+def heard(send: Callable[[], httpx.Response]) -> httpx.Response:
+    """
+    The answer. A body that is refused unread ends the line, and who is still sending may see that first: such a client asks again.
+    """
+    for _ in range(20):
+        try:
+            return send()
+        except (httpx.ReadError, httpx.WriteError, httpx.RemoteProtocolError):
+            continue
+    raise AssertionError("the answer never came")
+
+
 def test_other_bodies_are_refused(owner: httpx.Client) -> None:
     """Only bytes as they are, and not more than a chunk may hold."""
     content = content_of(200_000)
     path = make(owner, content)
     json_ = {"Content-Type": "application/json", "Content-Range": "bytes 0-1/200000"}
-    assert owner.put(f"{path}/content", content=b"{}", headers=json_).status_code == 415
-    assert send_chunk(owner, path, content, 0, 200_000).status_code == 413
-    unsized = owner.put(f"{path}/content", content=iter([content[:50_000]] * 3), headers=chunk_headers(0, 100_000, 200_000))
+    assert heard(lambda: owner.put(f"{path}/content", content=b"{}", headers=json_)).status_code == 415
+    assert heard(lambda: send_chunk(owner, path, content, 0, 200_000)).status_code == 413
+    range_ = chunk_headers(0, 100_000, 200_000)
+    unsized = heard(lambda: owner.put(f"{path}/content", content=iter([content[:50_000]] * 3), headers=range_))
     assert (unsized.status_code, unsized.json()["errors"][0]["code"]) == (422, "body_too_long")
     assert received(owner, path) == 0
     sized = owner.put(
