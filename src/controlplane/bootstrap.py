@@ -16,7 +16,7 @@ from controlplane.boots.states import BootLinks
 from controlplane.clusters import driving as cluster_driving
 from controlplane.clusters import placing
 from controlplane.clusters.models import ClusterRow
-from controlplane.clusters.states import CLUSTER_STATES, IssuedKubeconfig, KubeconfigAsk
+from controlplane.clusters.states import CLUSTER_STATES, KubeconfigAsk
 from controlplane.clusters.steps import STEPS as CLUSTER_STEPS
 from controlplane.clusters.steps.letting_in import issue
 from controlplane.fabric_checks import driving as check_driving
@@ -40,6 +40,7 @@ from controlplane.nodes import driving as node_driving
 from controlplane.nodes.models import NodeRow
 from controlplane.nodes.states import NODE_STATES
 from controlplane.nodes.steps import STEPS as NODE_STEPS
+from controlplane.providers.credentials import Kubeconfig
 from controlplane.providers.errors import Permanent
 from controlplane.providers.toolbox import Toolbox
 from controlplane.seeding import DemoKeys, Region, sow
@@ -242,7 +243,7 @@ def toolbox(settings: Settings, sealer: Sealer) -> Toolbox:
     )
 
 
-def credential_desk(runtime: Runtime) -> Callable[[KubeconfigAsk], IssuedKubeconfig]:
+def credential_desk(runtime: Runtime) -> Callable[[KubeconfigAsk], Kubeconfig]:
     """
     How the API asks providers for tenants' credentials; its connections are closed with the runtime.
     """

@@ -228,7 +228,8 @@ def test_a_dead_machines_replicas_are_made_again(peer: Harness) -> None:
     def good(view: ServiceView) -> bool:
         return any(one.phase == "ready" and one.refs != before.refs for one in view.replicas)
 
-    peer.until(lambda: seen(peer, spec), good, what="made again elsewhere")
+    view = peer.until(lambda: seen(peer, spec), good, what="made again elsewhere")
+    assert any(one.phase == "ready" and one.refs and before.refs[0] not in one.refs for one in view.replicas)
     peer.node_returns(before.refs[0])
 
 
@@ -246,7 +247,7 @@ def test_deleting_the_cluster_takes_its_services(peer: Harness) -> None:
             return True
         return False
 
-    peer.until(absent, bool, what="service gone with its cluster")
+    assert peer.until(absent, bool, what="service gone with its cluster")
 
 
 def test_a_metrics_bounds_hold(peer: Harness) -> None:

@@ -17,6 +17,7 @@ from controlplane.activity.routes import router as activity
 from controlplane.clusters import scaling
 from controlplane.clusters import service as clusters
 from controlplane.jobs import service as jobs
+from controlplane.jobs.ordering import JobOrder
 from controlplane.kit import crashpoints
 from controlplane.providers.adapters.simulated.control import SimControl
 from controlplane.providers.adapters.simulated.ledger import Ledger
@@ -94,7 +95,7 @@ class Grounds:
             "time_limit_s": 36_000,
             "restart": {"max_restarts": 3},
         }
-        order = jobs.JobOrder("job", {}, cluster_id, nodes, 8, spec)
+        order = JobOrder("job", {}, cluster_id, nodes, 8, spec)
         return str(self.world.do(lambda session: jobs.create_job(session, tenant, project, order)).id)
 
     def limit_gpus(self, most: int) -> None:

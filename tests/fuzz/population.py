@@ -17,6 +17,7 @@ from controlplane.images.keeping import verify
 from controlplane.images.store import LocalImageStore
 from controlplane.jobs import checkpointing
 from controlplane.jobs import service as jobs
+from controlplane.jobs.ordering import JobOrder
 from controlplane.jobs.states import NewCheckpoint
 from controlplane.kit.access import Principal
 from controlplane.kit.db import EVERYTHING, raise_wall
@@ -121,7 +122,7 @@ def populate(database: Database, folder: Path) -> Population:
         view, _ = world.do(lambda s, t=tenant, p=project, o=order: clusters.order_cluster(s, t, p, o))
         _work(world)
         spec = {**JOB, "cluster_id": view.row.id}
-        job = jobs.JobOrder(f"j{number}", {}, view.row.id, 1, 8, spec)
+        job = JobOrder(f"j{number}", {}, view.row.id, 1, 8, spec)
         row = world.do(lambda s, t=tenant, p=project, j=job: jobs.create_job(s, t, p, j))
         world.do(lambda s, t=tenant, p=project, j=row.id: checkpointing.register(s, t, p, j, SAVED))
         filled_image(database.engine, store, tenant, content_of(1000), f"i{number}")

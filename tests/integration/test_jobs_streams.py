@@ -14,7 +14,8 @@ import pytest
 
 from controlplane.web.streams import StreamTempo
 from tests.conftest import Database
-from tests.factories.jobs import JOB_RIGHTS, JobApi, JobWorld, Keys, Wire, job_api, job_world, opened
+from tests.factories.jobs import JOB_RIGHTS, JobApi, JobWorld, Keys, job_api, job_world
+from tests.factories.streams import Wire, opened
 
 LONG = "#!/bin/bash\necho begun\nsleep 100\necho done\n"
 QUICK = StreamTempo(poll_s=0.01, recheck_s=0.05, heartbeat_s=0.05, lifetime_s=30.0, per_principal=2, threads=2)

@@ -15,6 +15,7 @@ from sqlalchemy import text
 from controlplane.clusters import replacing, scaling
 from controlplane.clusters import service as clusters
 from controlplane.jobs import service as jobs
+from controlplane.jobs.ordering import JobOrder
 from controlplane.kit import crashpoints
 from controlplane.kit.errors import DomainError
 from controlplane.kit.lifecycle import Claim, Result
@@ -406,7 +407,7 @@ class Schedule:
 
     def _submit_to(self, cluster_id: str, project_id: str) -> None:
         owner = self._owner(project_id)
-        order = jobs.JobOrder("j", {}, cluster_id, 1, 8, {**JOB, "cluster_id": cluster_id})
+        order = JobOrder("j", {}, cluster_id, 1, 8, {**JOB, "cluster_id": cluster_id})
         self._ask(f"submit to {cluster_id}", lambda s: jobs.create_job(s, owner, project_id, order))
 
     def _cancel_job(self) -> None:

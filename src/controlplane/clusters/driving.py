@@ -102,28 +102,34 @@ def _roll(session: Session, results: Sequence[Result]) -> None:
     Upgrades are as far as was learnt, and installations that were to begin have begun, where nothing else is under way on the machine.
     """
     told = [(one.claim.id, one.outcome.facts) for one in results if isinstance(one.outcome.facts, ClusterFacts)]
+    begun = _reinstall(session, {cluster_id: facts.reinstall for cluster_id, facts in told if facts.reinstall})
     for cluster_id, facts in told:
-        begun = _reinstall(session, cluster_id, facts.reinstall) if facts.reinstall else []
-        if facts.roll or begun:
-            started = func.coalesce(ClusterRow.upgrade["started"], cast([], JSONB())).op("||")(cast(begun, JSONB()))
+        new = begun.get(cluster_id, [])
+        if facts.roll or new:
+            started = func.coalesce(ClusterRow.upgrade["started"], cast([], JSONB())).op("||")(cast(new, JSONB()))
             grown = ClusterRow.upgrade.op("||")(func.jsonb_build_object("started", started))
-            merged = (grown if begun else ClusterRow.upgrade).op("||")(cast(dict(facts.roll), JSONB()))
+            merged = (grown if new else ClusterRow.upgrade).op("||")(cast(dict(facts.roll), JSONB()))
             session.execute(update(ClusterRow).where(ClusterRow.id == cluster_id).values(upgrade=merged))
         if facts.stopped:
             supersede(session, cluster_id, "It was stopped as asked for.")
 
 
-def _reinstall(session: Session, cluster_id: str, allocation_ids: Sequence[str]) -> list[str]:
+def _reinstall(session: Session, wanted: Mapping[str, Sequence[str]]) -> dict[str, list[str]]:
     """
-    Which of the allocations are being installed anew; the others are looked at again.
+    By cluster, which of these allocations are being installed anew; the others are looked at again.
     """
-    images = {one.id: one.image_id for one in repository.sets_of(session, [cluster_id])[cluster_id]}
-    sets = {one[0].id: one[0].node_set_id for one in repository.members_of(session, [cluster_id])[cluster_id]}
-    begun = []
-    for one in allocation_ids:
-        with suppress(Conflict), session.begin_nested():
-            if nodes.act_on_instance(session, one, "reinstall", by="system", image_id=images[sets[one]]) is not None:
-                begun.append(one)
+    if not wanted:
+        return {}
+    sets = repository.sets_of(session, list(wanted))
+    members = repository.members_of(session, list(wanted))
+    begun: dict[str, list[str]] = {}
+    for cluster_id, allocation_ids in wanted.items():
+        images = {one.id: one.image_id for one in sets[cluster_id]}
+        of_set = {one[0].id: one[0].node_set_id for one in members[cluster_id]}
+        for one in allocation_ids:
+            with suppress(Conflict), session.begin_nested():
+                if nodes.act_on_instance(session, one, "reinstall", by="system", image_id=images[of_set[one]]) is not None:
+                    begun.setdefault(cluster_id, []).append(one)
     return begun
 
 

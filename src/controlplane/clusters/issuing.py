@@ -6,11 +6,9 @@ from sqlalchemy.orm import Session
 
 from controlplane.clusters import repository
 from controlplane.clusters.errors import NoKubeconfig, NotChangeable
-from controlplane.clusters.states import KubeconfigAsk
+from controlplane.clusters.states import HOME_READY, KubeconfigAsk
 from controlplane.kit.access import Principal
 from controlplane.nodes import service as nodes
-
-OPENED = ("running", "degraded", "updating")
 
 
 def allow_kubeconfig(session: Session, principal: Principal, project_id: str, cluster_id: str, lifetime_s: int) -> KubeconfigAsk:
@@ -22,7 +20,7 @@ def allow_kubeconfig(session: Session, principal: Principal, project_id: str, cl
     row = repository.get_cluster(session, project_id, cluster_id)
     if row.kind != "kubernetes":
         raise NoKubeconfig(f"A {row.kind} cluster has no kubeconfig.", kind=row.kind)
-    if row.state not in OPENED or row.provider_id is None:
+    if row.state not in HOME_READY or row.provider_id is None:
         raise NotChangeable(f"A cluster in state {row.state} has nothing to let you into.", state=row.state)
     provider = nodes.read_providers(session, [row.provider_id])[row.provider_id]
     return KubeconfigAsk(row.id, row.tenant_id, provider, lifetime_s)

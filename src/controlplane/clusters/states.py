@@ -252,6 +252,12 @@ class ClusterFacts:
     """What the scheduler shows of members: (node id, class, words)."""
 
 
+HOME_READY = frozenset({"running", "degraded", "updating", "upgrading"})
+"""Cluster states in which work is handed to a cluster: jobs, services, credentials."""
+HOME_LOST = frozenset({"failed", "deleting", "deleted"})
+"""Cluster states from which none comes back."""
+
+
 @dataclass(frozen=True, slots=True)
 class Home:
     """
@@ -298,18 +304,6 @@ class KubeconfigAsk:
     """Who makes it."""
     lifetime_s: int
     """For how long."""
-
-
-@dataclass(frozen=True, slots=True)
-class IssuedKubeconfig:
-    """
-    A way into a cluster, on its way to whoever asked.
-    """
-
-    text: str = field(repr=False)
-    """As kubectl reads it."""
-    expires_at: datetime
-    """When the provider ends it."""
 
 
 @dataclass(frozen=True, slots=True)

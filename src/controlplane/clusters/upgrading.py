@@ -3,7 +3,7 @@ Upgrading the workers of a Slurm of one's own: which of them, to what, and how c
 """
 
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass
 
 from sqlalchemy import update
 from sqlalchemy.orm import Session
@@ -66,7 +66,7 @@ def upgrade_workers(
     chosen = _sets(session, row.id, wish.node_sets)
     if wish.image is not None:
         _take_image(session, principal, row, wish.image, chosen)
-    plan = replace(Roll((), wish.at_once, wish.drain_limit_s, RETURN_LIMIT_S), sets=tuple(one.id for one in chosen))
+    plan = Roll(tuple(one.id for one in chosen), wish.at_once, wish.drain_limit_s, RETURN_LIMIT_S)
     session.execute(update(ClusterRow).where(ClusterRow.id == row.id).values(upgrade=asdict(plan)))
     before = row.state
     enter(session, row, "upgrading", WORDS)

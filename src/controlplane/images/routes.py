@@ -27,10 +27,11 @@ from controlplane.images.schemas import (
 from controlplane.images.service import Asked, ImageRow, Incoming, Served
 from controlplane.images.states import Changes, ImageFilter, NewImage
 from controlplane.images.store import Depot
-from controlplane.kit.errors import FieldError, Invalid, Unavailable
+from controlplane.kit.errors import Unavailable
 from controlplane.kit.paging import PageAsk
 from controlplane.web.call import Call, Reply
 from controlplane.web.endpoint import endpoint
+from controlplane.web.filters import label_filter
 from controlplane.web.ranges import parse_chunk, refused
 from controlplane.web.schemas import ListOf
 from controlplane.web.transfers import download_endpoint, upload_endpoint
@@ -89,7 +90,7 @@ def list_images(
     """
     The tenant's images and those that are public and ready, oldest first; new ones only ever appear at the end.
     """
-    wanted = ImageFilter(state, visibility, os_family, arch, _labels(label or []), created_after)
+    wanted = ImageFilter(state, visibility, os_family, arch, label_filter(label), created_after)
     page = service.list_images(call.session, call.principal, wanted, PageAsk(limit, page_token))
     items = [ImageOut.of(row, call.principal.tenant_id) for row in page.items]
     return ListOf[ImageOut](items=items, next_page_token=page.next_page_token)
@@ -206,7 +207,7 @@ def list_all_images(
     """
     The operator's images and those of all tenants, oldest first.
     """
-    wanted = ImageFilter(state, visibility, os_family, arch, _labels(label or []), created_after, tenant_id)
+    wanted = ImageFilter(state, visibility, os_family, arch, label_filter(label), created_after, tenant_id)
     page = service.list_images(call.session, call.principal, wanted, PageAsk(limit, page_token)).map(AnyImageOut.any_of)
     return ListOf[AnyImageOut](items=list(page.items), next_page_token=page.next_page_token)
 
@@ -340,11 +341,3 @@ def _filled(call: Call, sink: Incoming, image_id: str) -> ImageRow:
 def _served(call: Call, headers: Mapping[str, str], image_id: str) -> Served:
     asked = Asked(headers.get("range"), headers.get("if-range"), headers.get("if-none-match"))
     return service.serve(depot_of(call).store, service.get_content(call.session, call.principal, image_id), asked)
-
-
-def _labels(given: list[str]) -> dict[str, str]:
-    if any(":" not in one for one in given):
-        raise Invalid(
-            "A label filter is written key:value.", errors=[FieldError("query.label", "invalid_label", "Write key:value.")]
-        )
-    return dict(one.split(":", 1) for one in given)

@@ -6,9 +6,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from controlplane.clusters.states import Home
+from controlplane.clusters.states import HOME_LOST, Home
 from controlplane.jobs.errors import ClusterNotUsable, ClusterRunsNoJobs, FeatureMissing, GangTooLarge, SecretUnknown
-from controlplane.jobs.states import FEATURE_HINTS, HOME_LOST, GivenSecret, JobFacts, Parent, features_of
+from controlplane.jobs.states import FEATURE_HINTS, GivenSecret, JobFacts, Parent, features_of
 from controlplane.kit.errors import DomainError
 from controlplane.kit.outcome import Advance, Wait
 

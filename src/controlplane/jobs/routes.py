@@ -12,10 +12,10 @@ from controlplane.jobs.checkpoint_routes import router as checkpoints
 from controlplane.jobs.schemas import Action, Actions, JobCreate, JobOut, LogPage
 from controlplane.jobs.secret_routes import router as secrets
 from controlplane.jobs.states import JobFilter
-from controlplane.kit.errors import FieldError, Invalid
 from controlplane.kit.paging import PageAsk
 from controlplane.web.call import Call, Reply
 from controlplane.web.endpoint import endpoint
+from controlplane.web.filters import label_filter
 from controlplane.web.schemas import GivenMoment, ListOf
 from controlplane.web.streams import Stream, stream_endpoint
 
@@ -65,18 +65,9 @@ def list_jobs(
     """
     The project's jobs, oldest first; new ones only ever appear at the end.
     """
-    wanted = JobFilter(state, cluster_id, _labels(label or []), created_after)
+    wanted = JobFilter(state, cluster_id, label_filter(label), created_after)
     page = service.list_jobs(call.session, call.principal, project_id, wanted, PageAsk(limit, page_token)).map(JobOut.of)
     return ListOf[JobOut](items=list(page.items), next_page_token=page.next_page_token)
-
-
-def _labels(given: list[str]) -> dict[str, str]:
-    wrong = [one for one in given if ":" not in one]
-    if wrong:
-        raise Invalid(
-            "A label filter is written key:value.", errors=[FieldError("query.label", "invalid_label", "Write key:value.")]
-        )
-    return dict(one.split(":", 1) for one in given)
 
 
 @endpoint(router, "GET", JOB, permission="jobs:read", answer=JobOut, summary="Read a job", works_suspended=True)

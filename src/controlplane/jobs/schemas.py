@@ -2,7 +2,6 @@
 Jobs on the wire.
 """
 
-import re
 from typing import Annotated, Literal, Self
 
 from pydantic import AfterValidator, Field, StringConstraints, model_validator
@@ -10,11 +9,10 @@ from pydantic import AfterValidator, Field, StringConstraints, model_validator
 from controlplane.jobs.models import JobRow
 from controlplane.jobs.ordering import JobOrder
 from controlplane.jobs.service import Slice
+from controlplane.web.programs import Env, EnvName, Image
 from controlplane.web.schemas import Body, Issue, Labels, Moment, Out, Status
 
 MAX_SCRIPT_BYTES = 64 * 1024
-MAX_VALUE_BYTES = 4 * 1024
-MAX_ENV_BYTES = 128 * 1024
 MAX_COMMAND_BYTES = 32 * 1024
 SCRIPT = '#!/bin/bash\nsrun python train.py --resume "$CHECKPOINTS"\n'
 
@@ -31,17 +29,7 @@ def _check_script(script: str) -> str:
     return script
 
 
-def _check_value(value: str) -> str:
-    if re.search(r"[\x00\r\n]", value):
-        raise ValueError("a value cannot hold NUL or line ends")
-    if len(value.encode(errors="replace")) > MAX_VALUE_BYTES:
-        raise ValueError(f"a value has at most {MAX_VALUE_BYTES} bytes")
-    return value
-
-
-def _check_env(env: dict[str, str]) -> dict[str, str]:
-    if sum(len(name) + len(value.encode(errors="replace")) for name, value in env.items()) > MAX_ENV_BYTES:
-        raise ValueError(f"the environment has at most {MAX_ENV_BYTES} bytes")
+def _check_names(env: dict[str, str]) -> dict[str, str]:
     if any(name.upper().startswith("SLURM_") for name in env):
         raise ValueError("names that begin with SLURM_ are the scheduler's")
     return env
@@ -71,9 +59,7 @@ def _check_setup(lines: str) -> str:
 Command = Annotated[list[Annotated[str, StringConstraints(max_length=8192)]], AfterValidator(_check_command)]
 Setup = Annotated[str, StringConstraints(max_length=8192), AfterValidator(_check_setup)]
 Script = Annotated[str, StringConstraints(min_length=2, max_length=MAX_SCRIPT_BYTES), AfterValidator(_check_script)]
-Image = Annotated[str, StringConstraints(max_length=300, pattern=r"^[A-Za-z0-9][A-Za-z0-9._:/@-]*$")]
 PriorityClass = Literal["low", "normal", "high"]
-EnvName = Annotated[str, StringConstraints(max_length=128, pattern=r"^[A-Za-z_][A-Za-z0-9_]*$")]
 
 
 class Restart(Body):
@@ -198,7 +184,7 @@ class JobSpec(Body):
         description="Its place among the jobs of its cluster that wait: a higher one starts first where both could.",
         examples=["normal"],
     )
-    env: Annotated[dict[EnvName, Annotated[str, AfterValidator(_check_value)]], AfterValidator(_check_env)] = Field(
+    env: Annotated[Env, AfterValidator(_check_names)] = Field(
         default={},
         max_length=64,
         description="Environment of the script; shown to everybody who may read the job, so no place for secrets.",

@@ -4,7 +4,7 @@ Secrets of a project on the wire: a value comes in and never goes out.
 
 from typing import Annotated, Self
 
-from pydantic import AfterValidator, Field, SecretStr, StringConstraints
+from pydantic import AfterValidator, Field, SecretStr
 
 from controlplane.jobs.models import ProjectSecretRow
 from controlplane.web.schemas import Body, Moment, Out
@@ -13,19 +13,16 @@ MAX_SECRET_BYTES = 16 * 1024
 
 
 def _check_secret(value: SecretStr) -> SecretStr:
-    size = len(value.get_secret_value().encode(errors="replace"))
-    if not 0 < size <= MAX_SECRET_BYTES:
-        raise ValueError(f"a secret has 1 to {MAX_SECRET_BYTES} bytes")
-    if "\x00" in value.get_secret_value():
-        raise ValueError("a secret cannot hold NUL")
+    text = value.get_secret_value()
     try:
-        value.get_secret_value().encode()
+        size = len(text.encode())
     except UnicodeEncodeError:
         raise ValueError("a secret is text") from None
+    if not 0 < size <= MAX_SECRET_BYTES:
+        raise ValueError(f"a secret has 1 to {MAX_SECRET_BYTES} bytes")
+    if "\x00" in text:
+        raise ValueError("a secret cannot hold NUL")
     return value
-
-
-SecretName = Annotated[str, StringConstraints(max_length=63, pattern=r"^[a-z0-9]([a-z0-9-]*[a-z0-9])?$")]
 
 
 class SecretPut(Body):

@@ -13,14 +13,13 @@ from sqlalchemy import RowMapping
 from sqlalchemy.orm import Session
 
 from controlplane.clusters import service as clusters
-from controlplane.clusters.states import Home
+from controlplane.clusters.states import HOME_LOST, HOME_READY, Home
 from controlplane.identity import service as identity
 from controlplane.jobs import repository
 from controlplane.jobs.errors import JobEnded
 from controlplane.jobs.models import JobRow
-from controlplane.jobs.ordering import JobOrder as JobOrder  # noqa: PLC0414 - whoever orders needs it
-from controlplane.jobs.ordering import check_home, check_secrets, given, held_by, refusal
-from controlplane.jobs.states import ENDS, HOME_LOST, HOME_READY, JOB_STATES, JobFacts, JobFilter, JobSnapshot, Parent, resume_env
+from controlplane.jobs.ordering import JobOrder, check_home, check_secrets, given, held_by, refusal
+from controlplane.jobs.states import ENDS, JOB_STATES, JobFacts, JobFilter, JobSnapshot, Parent, resume_env
 from controlplane.kit.access import Principal
 from controlplane.kit.clock import CpClock, rfc3339
 from controlplane.kit.errors import FieldError, Invalid, NotFound

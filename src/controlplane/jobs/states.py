@@ -80,10 +80,6 @@ CHECKPOINT_STATES = StateTable(
     ),
 )
 
-HOME_READY = frozenset({"running", "degraded", "updating", "upgrading"})
-"""Cluster states in which jobs are handed over."""
-HOME_LOST = frozenset({"failed", "deleting", "deleted"})
-"""Cluster states from which none comes back."""
 RESTARTS_BY_ITSELF = frozenset({"node_fault", "fabric_fault", "provider_fault", "preempted"})
 FAILURE_WORDS = {
     "user_error": "The script did not end well.",

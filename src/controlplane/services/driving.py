@@ -8,12 +8,12 @@ from typing import Any
 from sqlalchemy.orm import Session
 
 from controlplane.clusters import service as clusters
-from controlplane.clusters.states import Home
+from controlplane.clusters.states import HOME_LOST, HOME_READY, Home
 from controlplane.kit.lifecycle import Claim, Result
 from controlplane.kit.outcome import Advance, Fail, Gone, Outcome, Wait
 from controlplane.services import repository
 from controlplane.services.models import ServiceVersionRow
-from controlplane.services.states import HOME_LOST, HOME_READY, MOST_KEPT, ServiceFacts, ServiceSnapshot
+from controlplane.services.states import MOST_KEPT, ServiceFacts, ServiceSnapshot
 
 OPERATION_ENDS: Mapping[str, str] = {
     "running": "succeeded",

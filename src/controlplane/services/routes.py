@@ -6,7 +6,6 @@ from typing import Annotated, Any
 
 from fastapi import APIRouter, Query
 
-from controlplane.kit.errors import FieldError, Invalid
 from controlplane.kit.paging import PageAsk
 from controlplane.services import planning, service
 from controlplane.services.schemas import RollbackPost, ScalePost, ServiceCreate, ServicePatch, Template
@@ -14,6 +13,7 @@ from controlplane.services.states import ServiceFilter
 from controlplane.services.wire import ServiceAction, ServiceActions, ServiceOut, TailOut, VersionOut
 from controlplane.web.call import Call, Reply
 from controlplane.web.endpoint import endpoint
+from controlplane.web.filters import label_filter
 from controlplane.web.schemas import GivenMoment, ListOf
 
 router = APIRouter(tags=["services"])
@@ -80,17 +80,9 @@ def list_services(
     """
     The project's services, oldest first. Deleted ones are shown only with `state=deleted`.
     """
-    wanted = ServiceFilter(state, cluster_id, _labels(label or []), created_after)
+    wanted = ServiceFilter(state, cluster_id, label_filter(label), created_after)
     page = service.list_services(call.session, call.principal, project_id, wanted, PageAsk(limit, page_token)).map(ServiceOut.of)
     return ListOf[ServiceOut](items=list(page.items), next_page_token=page.next_page_token)
-
-
-def _labels(given: list[str]) -> dict[str, str]:
-    if any(":" not in one for one in given):
-        raise Invalid(
-            "A label filter is written key:value.", errors=[FieldError("query.label", "invalid_label", "Write key:value.")]
-        )
-    return dict(one.split(":", 1) for one in given)
 
 
 @endpoint(router, "GET", SERVICE, permission=READ, answer=ServiceOut, summary="Read a service", works_suspended=True)

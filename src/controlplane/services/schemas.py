@@ -2,7 +2,6 @@
 Services on the wire.
 """
 
-import re
 from typing import Annotated, Any, Self
 
 from pydantic import AfterValidator, Field, StringConstraints, model_validator
@@ -11,10 +10,9 @@ from controlplane.calculating.answers import Precision
 from controlplane.calculating.engines import ModelPath
 from controlplane.calculating.facts import ModelFacts
 from controlplane.services.planning import EngineName
+from controlplane.web.programs import Env, Image
 from controlplane.web.schemas import Body, Labels, Name
 
-MAX_VALUE_BYTES = 4 * 1024
-MAX_ENV_BYTES = 128 * 1024
 MAX_COMMAND_BYTES = 64 * 1024
 OURS = frozenset({"MASTER_ADDR", "NODE_RANK", "NNODES", "GPUS_PER_NODE"})
 CLUSTER_ID = "clu_01k5x7p3r8w2v6t9q4n0m1c2d3"
@@ -32,28 +30,16 @@ def _check_command(command: list[str]) -> list[str]:
     return command
 
 
-def _check_value(value: str) -> str:
-    if re.search(r"[\x00\r\n]", value):
-        raise ValueError("a value cannot hold NUL or line ends")
-    if len(value.encode(errors="replace")) > MAX_VALUE_BYTES:
-        raise ValueError(f"a value has at most {MAX_VALUE_BYTES} bytes")
-    return value
-
-
-def _check_env(env: dict[str, str]) -> dict[str, str]:
-    if sum(len(name) + len(value.encode(errors="replace")) for name, value in env.items()) > MAX_ENV_BYTES:
-        raise ValueError(f"the environment has at most {MAX_ENV_BYTES} bytes")
+def _check_names(env: dict[str, str]) -> dict[str, str]:
     taken = sorted(name for name in env if name in OURS or name.startswith("LWS_"))
     if taken:
         raise ValueError(f"{', '.join(taken)}: set by the cluster for replicas of several nodes")
     return env
 
 
-Image = Annotated[str, StringConstraints(min_length=1, max_length=300, pattern=r"^[A-Za-z0-9][A-Za-z0-9._:/@-]*$")]
 Argument = Annotated[str, StringConstraints(max_length=16_384), AfterValidator(_check_argument)]
 Command = Annotated[list[Argument], Field(max_length=256), AfterValidator(_check_command)]
-EnvName = Annotated[str, StringConstraints(max_length=128, pattern=r"^[A-Za-z_][A-Za-z0-9_]*$")]
-Env = Annotated[dict[EnvName, Annotated[str, AfterValidator(_check_value)]], Field(max_length=64), AfterValidator(_check_env)]
+OwnEnv = Annotated[Env, Field(max_length=64), AfterValidator(_check_names)]
 HealthPath = Annotated[str, StringConstraints(max_length=256, pattern=r"^(/[A-Za-z0-9._~!$&'()*+,;=:@%/?-]*)?$")]
 Metric = Annotated[str, StringConstraints(min_length=1, max_length=128, pattern=r"^[a-zA-Z_:][a-zA-Z0-9_:]*$")]
 Replicas = Annotated[int, Field(ge=0, le=1024)]
@@ -186,7 +172,7 @@ class Template(Body):
         examples=[[]],
     )
     engine: EngineWish | None = Field(default=None, description="Serve a model with a known engine.")
-    env: Env = Field(
+    env: OwnEnv = Field(
         default={},
         description="Environment; shown to everybody who may read the service, so no place for secrets.",
         examples=[{"LOG_LEVEL": "info"}],

@@ -10,7 +10,7 @@ from typing import Any
 from sqlalchemy.orm import Session
 
 from controlplane.clusters import service as clusters
-from controlplane.clusters.states import Home
+from controlplane.clusters.states import HOME_LOST, Home
 from controlplane.identity import service as identity
 from controlplane.kit.access import Principal
 from controlplane.kit.clock import CpClock
@@ -29,7 +29,7 @@ from controlplane.services.errors import (
     UnknownVersion,
 )
 from controlplane.services.models import ServiceLogRow, ServiceRow, ServiceVersionRow
-from controlplane.services.states import CHANGEABLE, HOME_LOST, SERVICE_STATES, ServiceFilter
+from controlplane.services.states import CHANGEABLE, SERVICE_STATES, ServiceFilter
 
 __all__ = ["apply"]
 

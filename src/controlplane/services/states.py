@@ -57,10 +57,6 @@ SERVICE_STATES = StateTable(
     gone="deleted",
 )
 CHANGEABLE = frozenset({"pending", "rolling_out", "running", "degraded", "suspended", "failed"})
-HOME_READY = frozenset({"running", "degraded", "updating"})
-"""Cluster states in which services are brought up."""
-HOME_LOST = frozenset({"failed", "deleting", "deleted"})
-"""Cluster states from which none comes back."""
 TAIL_BYTES = 64 * 1024
 """Kept of what each replica printed last."""
 LOGS_AT_ONCE = 4

@@ -3,21 +3,22 @@ Asking a provider for a tenant's way into a cluster. It goes to whoever asked an
 """
 
 from controlplane.clusters.errors import NoKubeconfig
-from controlplane.clusters.states import IssuedKubeconfig, KubeconfigAsk
+from controlplane.clusters.states import KubeconfigAsk
 from controlplane.kit.errors import Conflict, FieldError, Invalid, Unavailable
+from controlplane.providers.credentials import Kubeconfig
 from controlplane.providers.errors import NotFound, Permanent, ProviderError, Transient, Unsupported
 from controlplane.providers.toolbox import Toolbox
 
 TOO_LONG = "kubeconfig_too_long"
 
 
-def issue(ask: KubeconfigAsk, tools: Toolbox) -> IssuedKubeconfig:
+def issue(ask: KubeconfigAsk, tools: Toolbox) -> Kubeconfig:
     """
     A new kubeconfig. Raises Invalid for a lifetime above the provider's ceiling, NoKubeconfig where it makes none, Conflict where the
     cluster is not there any more, Unavailable when it gave no answer that could be used; no error says what the provider said.
     """
     try:
-        made = tools.kubeconfigs(ask.provider).issue_kubeconfig(ask.cluster_id, ask.tenant_id, lifetime_s=ask.lifetime_s)
+        return tools.kubeconfigs(ask.provider).issue_kubeconfig(ask.cluster_id, ask.tenant_id, lifetime_s=ask.lifetime_s)
     except Unsupported:
         raise NoKubeconfig("The provider of this cluster hands out no kubeconfigs.") from None
     except NotFound:
@@ -31,4 +32,3 @@ def issue(ask: KubeconfigAsk, tools: Toolbox) -> IssuedKubeconfig:
         raise Unavailable("The provider gives no answer; try again.", retry_after_s=error.retry_in_s) from None
     except ProviderError:
         raise Unavailable("The provider gives no answer; try again.") from None
-    return IssuedKubeconfig(made.text, made.expires_at)

@@ -49,19 +49,19 @@ def _choose(cluster: ClusterSnapshot, plan: Roll, tools: Toolbox) -> Outcome:
     The next workers are told to take no new jobs: those that are out of use already, then those on which nothing runs.
     """
     workers = [one for one in staying(cluster) if one.role == "worker"]
-    todo = [one for one in workers if one.node_set_id in plan.sets and one.allocation_id not in plan.done]
-    if plan.cancelled or not todo:
-        return _end(plan, len(todo))
+    left = [one for one in workers if one.node_set_id in plan.sets and one.allocation_id not in plan.done]
+    if plan.cancelled or not left:
+        return _end(plan, len(left))
     states = _seen(cluster, tools)
-    todo.sort(key=lambda one: (states.get(one.ref) == "up", one.allocation_id))
-    out = sum(1 for one in workers if one not in todo and states.get(one.ref) != "up")
-    chosen = [one.allocation_id for one in todo[: max(0, plan.at_once - out)]]
+    left.sort(key=lambda one: (states.get(one.ref) == "up", one.allocation_id))
+    out = sum(1 for one in workers if one not in left and states.get(one.ref) != "up")
+    chosen = [one.allocation_id for one in left[: max(0, plan.at_once - out)]]
     if not chosen:
         return Wait(f"{out} workers are out of use already; no more are taken out.", DRAIN_POLL_S)
     facts = ClusterFacts(
         renew="members", drain=tuple(chosen), roll={"batch": chosen, "started": [], "began_s": cluster.state_for_s}
     )
-    return Wait(f"{_so_far(plan, len(todo))} {len(chosen)} are drained.", 0.0, step=DRAINING, facts=facts)
+    return Wait(f"{_so_far(plan, len(left))} {len(chosen)} are drained.", 0.0, step=DRAINING, facts=facts)
 
 
 def _drain(cluster: ClusterSnapshot, plan: Roll, batch: list[MemberSnapshot], states: Mapping[str, str]) -> Outcome:

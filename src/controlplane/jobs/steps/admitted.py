@@ -5,7 +5,8 @@ Handing a job to the scheduler, once.
 from collections.abc import Mapping
 from typing import Any, cast
 
-from controlplane.jobs.states import HOME_LOST, JobFacts, JobSnapshot
+from controlplane.clusters.states import HOME_LOST
+from controlplane.jobs.states import JobFacts, JobSnapshot
 from controlplane.jobs.steps.watching import facts_of, find
 from controlplane.kit.outcome import Advance, Fail, Outcome, Wait
 from controlplane.providers.clusters import JobSpec, Priority

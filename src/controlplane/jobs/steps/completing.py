@@ -4,7 +4,8 @@ Collecting the rest of what an attempt printed, and what follows from how it end
 
 from dataclasses import replace
 
-from controlplane.jobs.states import HOME_LOST, RESTARTS_BY_ITSELF, JobFacts, JobSnapshot, restart_in_s
+from controlplane.clusters.states import HOME_LOST
+from controlplane.jobs.states import RESTARTS_BY_ITSELF, JobFacts, JobSnapshot, restart_in_s
 from controlplane.jobs.steps.watching import Reading, failure_words
 from controlplane.kit.outcome import Advance, Outcome, Wait
 from controlplane.providers.errors import AuthFailed, NotFound, ProviderError, Transient

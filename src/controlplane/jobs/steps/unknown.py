@@ -2,7 +2,8 @@
 Looking for a job that its scheduler did not know.
 """
 
-from controlplane.jobs.states import ABSENCE_GAP_S, HOME_LOST, JobFacts, JobSnapshot
+from controlplane.clusters.states import HOME_LOST
+from controlplane.jobs.states import ABSENCE_GAP_S, JobFacts, JobSnapshot
 from controlplane.jobs.steps.watching import conclude, ended, facts_of, failure_words, find, patient
 from controlplane.kit.outcome import Advance, Outcome, Wait
 from controlplane.providers.errors import NotFound

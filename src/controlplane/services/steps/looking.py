@@ -4,6 +4,7 @@ What the steps of a service have in common: its spec for the cluster, and what a
 
 from collections import Counter
 
+from controlplane.clusters.states import HOME_LOST, HOME_READY
 from controlplane.kit.outcome import Advance, Wait
 from controlplane.providers.errors import ProviderError
 from controlplane.providers.services import (
@@ -16,8 +17,6 @@ from controlplane.providers.services import (
     SupportsServices,
 )
 from controlplane.services.states import (
-    HOME_LOST,
-    HOME_READY,
     LOGS_AT_ONCE,
     TAIL_BYTES,
     TROUBLES,

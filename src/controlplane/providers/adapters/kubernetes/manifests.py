@@ -9,8 +9,9 @@ import re
 from typing import Any
 
 from controlplane.providers.adapters.kubernetes.config import KubernetesConfig, check_image
-from controlplane.providers.adapters.kubernetes.names import CLUSTER, HOSTNAME, PRIORITY, QUEUE, TOKEN, Names, job_name
-from controlplane.providers.adapters.kubernetes.walls import HEADLESS, Queueing, toleration
+from controlplane.providers.adapters.kubernetes.names import HOSTNAME, PRIORITY, QUEUE, TOKEN, Names, job_name
+from controlplane.providers.adapters.kubernetes.pods import MAX_SECRET_BYTES, confine, fence, from_secret, odd_variables
+from controlplane.providers.adapters.kubernetes.walls import HEADLESS, Queueing
 from controlplane.providers.clusters import JobSpec
 from controlplane.providers.errors import Refused, Unsupported
 from controlplane.providers.launching import on_each_node
@@ -18,10 +19,7 @@ from controlplane.providers.launching import on_each_node
 Json = dict[str, Any]
 CONTAINER = "job"
 DISRUPTED = "DisruptionTarget"
-MAX_SECRET_BYTES = 900_000
-"""Script and environment together; the server's own limit is 1 MiB for the whole object."""
 RENDEZVOUS_PORT = 29_500
-_VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,252}")
 _FILE = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,62}")
 _SCRIPT_AT = "/controlplane"
 _SECRETS_AT = "/controlplane-secrets"
@@ -38,7 +36,7 @@ def refuse_unsendable(spec: JobSpec) -> None:
     if spec.launch is None and not spec.script.startswith("#!"):
         raise Refused("the script has no #! line", code="job_script_invalid")
     env = {**spec.env, **spec.secret_env}
-    odd = [key for key, value in env.items() if not _VARIABLE.fullmatch(key) or "\0" in value]
+    odd = odd_variables(env)
     odd += [name for name in spec.secret_files if not _FILE.fullmatch(name)]
     kept = {**env, **spec.secret_files}
     size = len(_script(spec).encode()) + sum(len(key) + len(value.encode()) for key, value in kept.items())
@@ -114,20 +112,10 @@ def _template_marks(labels: dict[str, str], config: KubernetesConfig, kueue: Que
 
 def _pod(spec: JobSpec, config: KubernetesConfig, kueue: Queueing | None) -> Json:
     return {
+        **fence(config, spec.cluster_id, spec.gpu_model, spec.gpus_per_node, unknown_model="job_gpu_model_unknown"),
         "restartPolicy": "Never",
-        "automountServiceAccountToken": False,
-        "enableServiceLinks": False,
         "subdomain": HEADLESS,
-        "nodeSelector": {CLUSTER: spec.cluster_id} | _model(spec, config),
-        "tolerations": [toleration(spec.cluster_id)],
         "affinity": _affinity(spec, by_topology=kueue is not None and kueue.topology and bool(config.topology_labels)),
-        "securityContext": {
-            "runAsNonRoot": True,
-            "runAsUser": config.run_as_user,
-            "runAsGroup": config.run_as_user,
-            "fsGroup": config.run_as_user,
-            "seccompProfile": {"type": "RuntimeDefault"},
-        },
         "containers": [_container(spec, config)],
         "volumes": [
             {"name": "script", "secret": _script_file(spec)},
@@ -138,14 +126,12 @@ def _pod(spec: JobSpec, config: KubernetesConfig, kueue: Queueing | None) -> Jso
 
 
 def _container(spec: JobSpec, config: KubernetesConfig) -> Json:
-    gpus = {config.gpu_resource: str(spec.gpus_per_node)} if spec.gpus_per_node else {}
     return {
+        **confine(config, spec.gpus_per_node),
         "name": CONTAINER,
         "image": spec.image or config.image,
         "command": [f"{_SCRIPT_AT}/script"],
         "env": _environment(spec),
-        "resources": {"limits": gpus, "requests": gpus} if gpus else {},
-        "securityContext": {"allowPrivilegeEscalation": False, "capabilities": {"drop": ["ALL"]}},
         "volumeMounts": [
             {"name": "script", "mountPath": _SCRIPT_AT, "readOnly": True},
             {"name": "shm", "mountPath": "/dev/shm"},  # noqa: S108 - the mount that collective libraries expect
@@ -168,7 +154,7 @@ def _environment(spec: JobSpec) -> list[Json]:
         "MASTER_ADDR": {"value": f"{name}-0.{HEADLESS}"},
         "MASTER_PORT": {"value": str(RENDEZVOUS_PORT)},
     }
-    own = {key: {"valueFrom": {"secretKeyRef": {"name": name, "key": f"env.{key}"}}} for key in spec.env | spec.secret_env}
+    own = from_secret(name, spec.env | spec.secret_env)
     if spec.secret_files:
         ours["SECRETS_DIR"] = {"value": _SECRETS_AT}
     return [{"name": key, **value} for key, value in (ours | own).items()]
@@ -184,14 +170,6 @@ def _secret_files(spec: JobSpec) -> Json:
     """
     items = [{"key": f"file.{name}", "path": name} for name in sorted(spec.secret_files)]
     return {"secretName": job_name(spec.token), "defaultMode": _READ_OWN, "items": items}
-
-
-def _model(spec: JobSpec, config: KubernetesConfig) -> dict[str, str]:
-    if not (spec.gpu_model and spec.gpus_per_node and config.gpu_models):
-        return {}
-    if spec.gpu_model not in config.gpu_models:
-        raise Refused(f"no label is configured for {spec.gpu_model}", code="job_gpu_model_unknown")
-    return {config.gpu_model_label: config.gpu_models[spec.gpu_model]}
 
 
 def _affinity(spec: JobSpec, *, by_topology: bool) -> Json:

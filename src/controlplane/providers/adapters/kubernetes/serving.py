@@ -12,7 +12,6 @@ from typing import Any
 
 from controlplane.providers.adapters.kubernetes.config import KubernetesConfig, check_image
 from controlplane.providers.adapters.kubernetes.names import (
-    CLUSTER,
     HOSTNAME,
     QUEUE,
     SERVICE,
@@ -23,7 +22,8 @@ from controlplane.providers.adapters.kubernetes.names import (
     grouped,
     service_name,
 )
-from controlplane.providers.adapters.kubernetes.walls import Part, Queueing, toleration
+from controlplane.providers.adapters.kubernetes.pods import MAX_SECRET_BYTES, confine, fence, from_secret, odd_variables
+from controlplane.providers.adapters.kubernetes.walls import Part, Queueing
 from controlplane.providers.errors import Refused
 from controlplane.providers.services import CPU, ServiceSpec
 
@@ -32,8 +32,6 @@ CONTAINER = "service"
 APPS, AUTOSCALING = "apps/v1", "autoscaling/v2"
 LWS, KEDA = "leaderworkerset.x-k8s.io/v1", "keda.sh/v1alpha1"
 LWS_NAME, LWS_INDEX = "leaderworkerset.sigs.k8s.io/name", "leaderworkerset.sigs.k8s.io/worker-index"
-MAX_SECRET_BYTES = 900_000
-_VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,252}")
 _METRIC = re.compile(r"[A-Za-z_:][A-Za-z0-9_:]{0,127}")
 """Nothing else: it becomes part of a query, which could tell of others' pods."""
 _FOLDER = "/controlplane"
@@ -64,7 +62,7 @@ def refuse_unsendable(spec: ServiceSpec, offer: Offer, config: KubernetesConfig)
         check_image(spec.image)
     except ValueError as error:
         raise Refused(f"image: {error}", code="service_image_invalid") from error
-    odd = [key for key, value in spec.env.items() if not _VARIABLE.fullmatch(key) or "\0" in value]
+    odd = odd_variables(spec.env)
     size = sum(len(key) + len(value.encode()) for key, value in spec.env.items()) + sum(len(one.content) for one in spec.files)
     if odd or size > MAX_SECRET_BYTES or not all(_stays_inside(one.path) for one in spec.files):
         raise Refused("the environment or files cannot be sent", code="service_env_invalid")
@@ -237,17 +235,7 @@ def _pod(spec: ServiceSpec, config: KubernetesConfig, command: tuple[str, ...], 
     if files:
         volumes.append({"name": "files", "secret": {"secretName": secret_name(spec), "items": files}})
     pod: Json = {
-        "automountServiceAccountToken": False,
-        "enableServiceLinks": False,
-        "nodeSelector": {CLUSTER: spec.cluster_id} | _model(spec, config),
-        "tolerations": [toleration(spec.cluster_id)],
-        "securityContext": {
-            "runAsNonRoot": True,
-            "runAsUser": config.run_as_user,
-            "runAsGroup": config.run_as_user,
-            "fsGroup": config.run_as_user,
-            "seccompProfile": {"type": "RuntimeDefault"},
-        },
+        **fence(config, spec.cluster_id, spec.gpu_model, spec.gpus_per_node, unknown_model="service_gpu_model_unknown"),
         "containers": [_container(spec, config, command, first=first)],
         "volumes": volumes,
     }
@@ -259,17 +247,15 @@ def _pod(spec: ServiceSpec, config: KubernetesConfig, command: tuple[str, ...], 
 
 
 def _container(spec: ServiceSpec, config: KubernetesConfig, command: tuple[str, ...], *, first: bool) -> Json:
-    gpus = {config.gpu_resource: str(spec.gpus_per_node)} if spec.gpus_per_node else {}
     mounts: list[Json] = [
         {"name": "shm", "mountPath": "/dev/shm"},  # noqa: S108 - the mount that collective libraries expect
         {"name": "cache", "mountPath": _CACHE},
     ]
     made: Json = {
+        **confine(config, spec.gpus_per_node),
         "name": CONTAINER,
         "image": spec.image,
         "env": _environment(spec),
-        "resources": {"limits": gpus, "requests": gpus} if gpus else {},
-        "securityContext": {"allowPrivilegeEscalation": False, "capabilities": {"drop": ["ALL"]}},
         "volumeMounts": [*mounts, {"name": "files", "mountPath": _FOLDER, "readOnly": True}] if spec.files else mounts,
     }
     if command:
@@ -300,13 +286,5 @@ def _environment(spec: ServiceSpec) -> list[Json]:
             "NNODES": {"value": "$(LWS_GROUP_SIZE)"},
             "NODE_RANK": {"value": "$(LWS_WORKER_INDEX)"},
         }
-    own = {key: {"valueFrom": {"secretKeyRef": {"name": secret_name(spec), "key": f"env.{key}"}}} for key in spec.env}
+    own = from_secret(secret_name(spec), spec.env)
     return [{"name": key, **value} for key, value in (ours | own).items()]
-
-
-def _model(spec: ServiceSpec, config: KubernetesConfig) -> dict[str, str]:
-    if not (spec.gpu_model and spec.gpus_per_node and config.gpu_models):
-        return {}
-    if spec.gpu_model not in config.gpu_models:
-        raise Refused(f"no label is configured for {spec.gpu_model}", code="service_gpu_model_unknown")
-    return {config.gpu_model_label: config.gpu_models[spec.gpu_model]}

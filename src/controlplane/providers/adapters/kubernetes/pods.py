@@ -1,0 +1,71 @@
+"""
+What every pod of a tenant has, whatever runs in it: its cluster's nodes and no others, and no right beyond its container.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from controlplane.providers.adapters.kubernetes.config import KubernetesConfig
+from controlplane.providers.adapters.kubernetes.names import CLUSTER
+from controlplane.providers.adapters.kubernetes.walls import toleration
+from controlplane.providers.errors import Refused
+
+Json = dict[str, Any]
+MAX_SECRET_BYTES = 900_000
+"""What a Secret of ours may hold; the server's own limit is 1 MiB for the whole object."""
+_VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,252}")
+
+
+def odd_variables(env: Mapping[str, str]) -> list[str]:
+    """
+    The names of variables that no container can be given as they are.
+    """
+    return [key for key, value in env.items() if not _VARIABLE.fullmatch(key) or "\0" in value]
+
+
+def from_secret(secret: str, names: Iterable[str]) -> dict[str, Json]:
+    """
+    Variables whose values stand in the Secret, under `env.<name>`.
+    """
+    return {key: {"valueFrom": {"secretKeyRef": {"name": secret, "key": f"env.{key}"}}} for key in names}
+
+
+def fence(config: KubernetesConfig, cluster_id: str, gpu_model: str, gpus: int, *, unknown_model: str) -> Json:
+    """
+    The fields of a pod that keep it in its place. Raises Refused, with the code `unknown_model`, for a model that no label stands for.
+    """
+    return {
+        "automountServiceAccountToken": False,
+        "enableServiceLinks": False,
+        "nodeSelector": {CLUSTER: cluster_id} | _model(config, gpu_model, gpus, unknown_model),
+        "tolerations": [toleration(cluster_id)],
+        "securityContext": {
+            "runAsNonRoot": True,
+            "runAsUser": config.run_as_user,
+            "runAsGroup": config.run_as_user,
+            "fsGroup": config.run_as_user,
+            "seccompProfile": {"type": "RuntimeDefault"},
+        },
+    }
+
+
+def confine(config: KubernetesConfig, gpus: int) -> Json:
+    """
+    The fields of a container that hold what it may use: so many GPUs, and no privilege.
+    """
+    counted = {config.gpu_resource: str(gpus)} if gpus else {}
+    return {
+        "resources": {"limits": counted, "requests": counted} if counted else {},
+        "securityContext": {"allowPrivilegeEscalation": False, "capabilities": {"drop": ["ALL"]}},
+    }
+
+
+def _model(config: KubernetesConfig, gpu_model: str, gpus: int, unknown_model: str) -> dict[str, str]:
+    if not (gpu_model and gpus and config.gpu_models):
+        return {}
+    if gpu_model not in config.gpu_models:
+        raise Refused(f"no label is configured for {gpu_model}", code=unknown_model)
+    return {config.gpu_model_label: config.gpu_models[gpu_model]}
