@@ -6,7 +6,6 @@ Source: docs.openstack.org/api-ref/baremetal, and docs.openstack.org/ironic/late
 
 from __future__ import annotations
 
-import ssl
 import threading
 import time
 from collections.abc import Iterator, Mapping
@@ -19,6 +18,7 @@ from controlplane.providers.adapters.ironic.answers import Answer, judge, read_a
 from controlplane.providers.adapters.ironic.login import Login
 from controlplane.providers.deadline import time_left_s
 from controlplane.providers.errors import NotSent, Unknown, Unsupported
+from controlplane.providers.tls import trusted
 
 CONNECT_S = 5.0
 MAX_CONNECTIONS = 8
@@ -51,9 +51,8 @@ class IronicRest:
         self._max_body_bytes = max_body_bytes
         self._minor: int | None = None
         self._lock = threading.Lock()
-        verify: Any = True if ca_file is None else ssl.create_default_context(cafile=ca_file)
         self._http = httpx.Client(
-            verify=verify,
+            verify=trusted(ca_file),
             trust_env=False,
             follow_redirects=False,
             transport=transport,

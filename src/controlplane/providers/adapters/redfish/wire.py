@@ -26,6 +26,7 @@ from urllib3.exceptions import ConnectTimeoutError, HTTPError, NewConnectionErro
 from controlplane.providers.adapters.redfish.config import RedfishConfig
 from controlplane.providers.adapters.redfish.line import MIB, PART_BYTES, Line, TimedOut
 from controlplane.providers.errors import NotSent, Permanent, ProviderError, Transient, Unknown
+from controlplane.providers.tls import trusted, trusting_all
 
 UNUSUAL = ("set-cookie", "content-encoding")
 """Headers of controllers that want more than plain reads."""
@@ -41,13 +42,9 @@ def trust(config: RedfishConfig) -> ssl.SSLContext:
     Whom connections trust, read once for all of them. Raises Permanent when the file of authorities cannot be read.
     """
     try:
-        context = ssl.create_default_context(cafile=config.verify if isinstance(config.verify, str) else None)
+        return trusted(config.verify if isinstance(config.verify, str) else None) if config.verify else trusting_all()
     except OSError as error:
         raise Permanent(f"verify cannot be read: {error}", code="provider_config_invalid") from error
-    if config.verify is False:
-        context.check_hostname = False
-        context.verify_mode = ssl.CERT_NONE
-    return context
 
 
 class _Bounded(sushy_connector.HTTPAdapter):  # type: ignore[misc]

@@ -16,6 +16,7 @@ import httpx
 from controlplane.providers.adapters.slurm.tokens import Tokens
 from controlplane.providers.deadline import time_left_s
 from controlplane.providers.errors import AuthFailed, Busy, NoCapacity, NotFound, NotSent, ProviderError, Refused, Unknown
+from controlplane.providers.tls import trusted
 
 CONNECT_S = 5.0
 MAX_CONNECTIONS = 8
@@ -99,9 +100,8 @@ class SlurmRest:
         self._timeout_s = timeout_s
         self._max_body_bytes = max_body_bytes
         self.errors_inside_success = 0
-        verify: Any = True if ca_file is None else httpx.create_ssl_context(verify=ca_file)
         self._http = httpx.Client(
-            verify=verify,
+            verify=trusted(ca_file),
             trust_env=False,
             follow_redirects=False,
             limits=httpx.Limits(max_connections=MAX_CONNECTIONS, max_keepalive_connections=MAX_CONNECTIONS),
