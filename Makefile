@@ -10,6 +10,8 @@ PYTHON ?= python3
 BIN := .venv/bin
 TEST_PROCESSES ?= 3
 PYTEST_ARGS ?=
+# Compiled modules are kept whatever the shell says: without them every process that starts here spends a second or more on compiling.
+export PYTHONDONTWRITEBYTECODE :=
 
 .PHONY: help
 help: ## list the targets
