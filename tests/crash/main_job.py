@@ -1,5 +1,6 @@
 """
-The whole main job in one process, through the real edge, with a process that dies at a chosen pass of a chosen crash point.
+Stories in one process, through the real edge, with a process that dies at a chosen pass of a chosen crash point: the main job, and a
+service's life.
 """
 
 from __future__ import annotations
@@ -105,9 +106,9 @@ class Hand:
         return late
 
 
-class MainJob:
+class Story:
     """
-    Order two nodes, run a job, grow to three, delete, until all nodes are wiped.
+    What a tenant asks for over HTTP, and workers that bring it about, one of which may die.
     """
 
     def __init__(self, world: World) -> None:
@@ -136,43 +137,27 @@ class MainJob:
         """
         return self._loop.run(self._client.request(method, self.project + path, json=body, headers=headers))
 
-    def run(self, doom: Doom, *, takeover: bool = False) -> None:
+    @contextmanager
+    def watched(self, doom: Doom) -> Iterator[None]:
         """
-        The job was done, by other processes where the first ones died.
-
-        With `takeover` a worker that dies is only frozen: another takes over once the lease and its grace have lapsed, and when that
-        one is through, the first wakes up and tries to go on.
+        Passes of crash points are counted, and may be the last, until the end of the block.
         """
         self._number += 1
-        with self._watched(doom):
-            cluster = self._ask("POST", "/clusters", self._order())
-            self._drive(f"clusters/{cluster['id']}", "running", takeover=takeover)
-            job = self._ask("POST", "/jobs", self._job(cluster["id"]))
-            self._drive(f"jobs/{job['id']}", "succeeded", takeover=takeover)
-            self._change(cluster["id"], "PATCH", {"node_sets": [{"name": "workers", "count": 3}]})
-            self._drive(f"clusters/{cluster['id']}", "running", takeover=takeover)
-            self._change(cluster["id"], "DELETE", None)
-            self._drive(f"clusters/{cluster['id']}", "deleted", takeover=takeover)
-            self._settle(takeover=takeover)
-
-    @contextmanager
-    def _watched(self, doom: Doom) -> Iterator[None]:
         take_out = crashpoints.install(doom)
         try:
             yield
         finally:
             take_out()
 
-    def _order(self) -> dict[str, Any]:
+    def order(self, kind: str, name: str) -> dict[str, Any]:
+        """
+        The body that orders two nodes.
+        """
         keys = self.world.keys
         sets = [{"name": "workers", "instance_type": keys.instance_type, "count": 2}]
-        return {"name": f"train{self._number}", "spec": {"kind": "slurm", "site": keys.site, "node_sets": sets}}
+        return {"name": f"{name}{self._number}", "spec": {"kind": kind, "site": keys.site, "node_sets": sets}}
 
-    def _job(self, cluster_id: str) -> dict[str, Any]:
-        spec = {"cluster_id": cluster_id, "nodes": 2, "gpus_per_node": 8, "script": SCRIPT, "time_limit_s": 3600}
-        return {"name": "gang", "spec": spec}
-
-    def _ask(self, method: str, path: str, body: Mapping[str, Any] | None, **headers: str) -> Any:
+    def ask(self, method: str, path: str, body: Mapping[str, Any] | None, **headers: str) -> Any:
         """
         The answer's body; a caller who got none repeats the request with the same idempotency key.
         """
@@ -193,22 +178,30 @@ class MainJob:
             except Death:
                 repeated = True
 
-    def _change(self, cluster_id: str, method: str, body: Mapping[str, Any] | None) -> None:
-        answer, _ = self._persist("GET", f"/clusters/{cluster_id}")
-        self._ask(method, f"/clusters/{cluster_id}", body, **{"If-Match": answer.headers["ETag"]})
+    def change(self, path: str, method: str, body: Mapping[str, Any] | None) -> None:
+        """
+        What stands there was changed or deleted, by its version.
+        """
+        answer, _ = self._persist("GET", path)
+        self.ask(method, path, body, **{"If-Match": answer.headers["ETag"]})
 
-    def _drive(self, path: str, state: str, *, takeover: bool) -> None:
-        self._work(lambda: self._state(path) == state, takeover=takeover)
+    def drive(self, path: str, state: str, *, takeover: bool) -> None:
+        """
+        Workers have brought it to the state.
+        """
+        self.work(lambda: self._state(path) == state, takeover=takeover)
 
     def _state(self, path: str) -> str:
         table, _, row_id = path.partition("/")
         return str(self.world.rows(f"SELECT state FROM {table} WHERE id = :id", id=row_id)[0].state)
 
-    def _settle(self, *, takeover: bool) -> None:
-        busy = "SELECT 1 FROM nodes WHERE state <> 'available' LIMIT 1"
-        self._work(lambda: not self.world.rows(busy), takeover=takeover)
+    def work(self, over: Callable[[], bool], *, takeover: bool) -> None:
+        """
+        Workers have done what is due until it is over.
 
-    def _work(self, over: Callable[[], bool], *, takeover: bool) -> None:
+        With `takeover` a worker that dies is only frozen: another takes over once the lease and its grace have lapsed, and when that
+        one is through, the first wakes up and tries to go on.
+        """
         hand, frozen = Hand(self.world, self.world.toolbox()), []
         for _ in range(LOOKS):
             try:
@@ -234,3 +227,78 @@ class MainJob:
         pauses = [row.pause_s for row in self.world.waiting()]
         assert pauses, "nothing is due any more, and it is not done"
         self.world.clock.advance(max(0.5, min(pauses)))
+
+
+class MainJob(Story):
+    """
+    Order two nodes, run a job, grow to three, delete, until all nodes are wiped.
+    """
+
+    def run(self, doom: Doom, *, takeover: bool = False) -> None:
+        """
+        The job was done, by other processes where the first ones died.
+        """
+        with self.watched(doom):
+            cluster = self.ask("POST", "/clusters", self.order("slurm", "train"))
+            self.drive(f"clusters/{cluster['id']}", "running", takeover=takeover)
+            job = self.ask("POST", "/jobs", self._job(cluster["id"]))
+            self.drive(f"jobs/{job['id']}", "succeeded", takeover=takeover)
+            self.change(f"/clusters/{cluster['id']}", "PATCH", {"node_sets": [{"name": "workers", "count": 3}]})
+            self.drive(f"clusters/{cluster['id']}", "running", takeover=takeover)
+            self.change(f"/clusters/{cluster['id']}", "DELETE", None)
+            self.drive(f"clusters/{cluster['id']}", "deleted", takeover=takeover)
+            self._settle(takeover=takeover)
+
+    def _job(self, cluster_id: str) -> dict[str, Any]:
+        spec = {"cluster_id": cluster_id, "nodes": 2, "gpus_per_node": 8, "script": SCRIPT, "time_limit_s": 3600}
+        return {"name": "gang", "spec": spec}
+
+    def _settle(self, *, takeover: bool) -> None:
+        busy = "SELECT 1 FROM nodes WHERE state <> 'available' LIMIT 1"
+        self.work(lambda: not self.world.rows(busy), takeover=takeover)
+
+
+VERBS: tuple[tuple[str, dict[str, Any] | None, str], ...] = (
+    ("rollback", {}, "running"),
+    ("scale", {"replicas": 3}, "running"),
+    ("suspend", None, "suspended"),
+    ("resume", None, "running"),
+)
+"""Of a whole life, with the state that each comes to."""
+
+
+class ServiceLife(Story):
+    """
+    On a Kubernetes cluster that stands: start a service, change it, delete it; in a whole life also roll back, scale, suspend, resume.
+    """
+
+    def __init__(self, world: World, *, whole: bool) -> None:
+        super().__init__(world)
+        self._whole = whole
+        self.cluster: str = self.ask("POST", "/clusters", self.order("kubernetes", "serve"))["id"]
+        """Where services run."""
+        self.drive(f"clusters/{self.cluster}", "running", takeover=False)
+
+    def run(self, doom: Doom, *, takeover: bool = False) -> None:
+        """
+        The service has lived, by other processes where the first ones died.
+        """
+        with self.watched(doom):
+            made = self.ask("POST", "/services", self.service())
+            path, place = f"/services/{made['id']}", f"services/{made['id']}"
+            self.drive(place, "running", takeover=takeover)
+            template = {**self.service()["spec"]["template"], "image": "example.org/echo:2"}
+            self.change(path, "PATCH", {"spec": {"template": template}})
+            self.drive(place, "running", takeover=takeover)
+            for verb, body, state in VERBS if self._whole else ():
+                self.ask("POST", f"{path}/actions/{verb}", body)
+                self.drive(place, state, takeover=takeover)
+            self.change(path, "DELETE", None)
+            self.drive(place, "deleted", takeover=takeover)
+
+    def service(self) -> dict[str, Any]:
+        """
+        The body that starts two replicas.
+        """
+        template = {"image": "example.org/echo:1", "gpus_per_node": 2}
+        return {"name": f"chat{self._number}", "spec": {"cluster_id": self.cluster, "template": template, "replicas": 2}}

@@ -30,7 +30,8 @@ STUCK = """
     SELECT kind, id, state, reason, attention FROM (
       SELECT 'node' AS kind, id, state, reason, attention, deadline_at FROM nodes
       UNION ALL SELECT 'cluster', id, state, reason, attention, deadline_at FROM clusters
-      UNION ALL SELECT 'job', id, state, reason, attention, deadline_at FROM jobs) r
+      UNION ALL SELECT 'job', id, state, reason, attention, deadline_at FROM jobs
+      UNION ALL SELECT 'service', id, state, reason, attention, deadline_at FROM services) r
     WHERE attention = '' AND deadline_at < cp_clock()
 """
 
@@ -43,6 +44,7 @@ def broken_promises(world: World) -> list[str]:
     ledger = control.ledger()
     found = [f"{one.promise} {one.subject}: {one.words}" for one in judge.overlapping_reach(ledger)]
     found += [f"{one.promise} {one.subject}: {one.words}" for one in judge.double_objects(ledger)]
+    found += [f"{one.promise} {one.subject}: {one.words}" for one in judge.crowded_gpus(ledger)]
     found += [f"{one.promise} {one.subject}: {one.words}" for one in judge.unwiped_reuse(ledger)]
     found += _ownership(world, ledger)
     metered = {row.allocation_id: (row.since, row.until) for row in world.rows(METERED)}
@@ -65,8 +67,20 @@ def _ownership(world: World, ledger: Any) -> list[str]:
     found = [f"I2 deployment {one} has no owner" for one in sorted(live.deployments - tokens)]
     found += [f"I2 cluster {one} has no owner" for one in sorted(live.clusters - clusters)]
     found += [f"I2 job {one} has no owner" for one in sorted(live.jobs - jobs)]
+    services = {row.id for row in world.rows("SELECT id FROM services WHERE state <> 'deleted'")}
+    found += [f"I2 service {one} has no owner" for one in sorted(live.services - services)]
+    found += _untold(world, ledger)
     running = {row.id for row in world.rows("SELECT id FROM clusters WHERE state IN ('running', 'degraded')")}
     return found + [f"I2 cluster {one} is gone at the provider" for one in sorted(running - live.clusters)]
+
+
+def _untold(world: World, ledger: Any) -> list[str]:
+    """
+    Services that came to rest and stand at the provider in another state than the one they were told last.
+    """
+    told = {one.service_id: one.turn for one in ledger.services if one.ended_at is None}
+    resting = world.rows("SELECT id, turn FROM services WHERE state IN ('running', 'suspended')")
+    return [f"I2 service {one.id} is at turn {told.get(one.id)}, not {one.turn}" for one in resting if told.get(one.id) != one.turn]
 
 
 def _quota_drift(world: World) -> list[str]:

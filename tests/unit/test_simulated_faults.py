@@ -455,7 +455,7 @@ def test_every_preset_is_tried_in_this_file(world: World) -> None:
     tried = Path(__file__).read_text(encoding="utf-8")
     for name in ELSEWHERE:
         assert tried.count(f'"{name}"') or name in {"inspect_never_finishes", "qualify_never_finishes"}, name
-    assert world.sim.capabilities().products == ("slurm", "baremetal")
+    assert world.sim.capabilities().products == ("slurm", "baremetal", "kubernetes")
 
 
 def test_rules_count_skip_and_choose_their_calls(world: World) -> None:

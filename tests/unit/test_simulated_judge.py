@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from controlplane.providers.adapters.simulated import judge
 from controlplane.providers.adapters.simulated.adapter import SimulatedProvider, build
 from controlplane.providers.adapters.simulated.control import SimControl
-from controlplane.providers.adapters.simulated.ledger import ClusterObject, JobRecord, Ledger, Membership, Tenancy, Wipe
+from controlplane.providers.adapters.simulated.ledger import ClusterObject, JobRecord, Ledger, Membership, Tenancy, Use, Wipe
 from controlplane.providers.adapters.simulated.metal import PLACES
 from controlplane.providers.clusters import ClusterSpec, Member
 from controlplane.providers.machines import Deployment
@@ -119,6 +119,17 @@ def test_orphans_and_losses_are_found_both_ways() -> None:
         ("alc_7", "deployment that is owned and not at the provider"),
         ("clu_1", "cluster at the provider that nobody owns"),
     }
+
+
+def test_gpus_that_two_hold_at_once_are_found() -> None:
+    """I1: a GPU is another's from the very instant at which it is free, and not before; other GPUs of the machine are others."""
+    first, second = Use("n1", 0, "job_1-1 run 1", at(0), at(10)), Use("n1", 0, "svc_1 replica 1", at(9), None)
+    beside = Use("n1", 1, "svc_1 replica 2", at(0), None)
+    found = judge.crowded_gpus(ledger(uses=(second, first, beside)))
+    assert [(one.promise, one.subject) for one in found] == [("I1", "n1")]
+    assert "GPU 0" in found[0].words
+    assert judge.crowded_gpus(ledger(uses=(replace(second, since=at(10)), first, beside))) == []
+    assert judge.crowded_gpus(ledger(uses=(replace(second, until=at(9)), first))) == []
 
 
 def _billed(*members: tuple[int, float | None, float | None], verified: float | None) -> list[judge.Billable]:

@@ -146,14 +146,17 @@ class SimulatedProvider:
         """
         able = Capabilities(
             version=VERSION,
-            products=("slurm", "baremetal"),
+            products=("slurm", "baremetal", "kubernetes"),
             job_output=True,
             drain=True,
             accounts=True,
             walls=("cluster", "user"),
             scrub=True,
             job_features=("gangs", "priority", "launch_torchrun", "launch_mpi", "secret_env"),
-            notes=("simulated: scripts are played by a small grammar, not run",),
+            notes=(
+                "simulated: scripts are played by a small grammar, not run",
+                "simulated: its Kubernetes has no API server, so it hands out no kubeconfigs",
+            ),
         )
         return self._read("capabilities", "*", lambda _act, _at: able)
 

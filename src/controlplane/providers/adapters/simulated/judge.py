@@ -12,7 +12,7 @@ from itertools import pairwise
 
 from controlplane.providers.adapters.simulated.fabric_judge import fabric_findings
 from controlplane.providers.adapters.simulated.finding import Finding
-from controlplane.providers.adapters.simulated.ledger import ClusterObject, Ledger, Tenancy
+from controlplane.providers.adapters.simulated.ledger import ClusterObject, Ledger, Tenancy, Use
 from controlplane.providers.adapters.simulated.metal import PLACES
 
 
@@ -28,6 +28,8 @@ class Live:
     """Ids of clusters that stand."""
     jobs: frozenset[str]
     """Tokens of jobs that are not over."""
+    services: frozenset[str] = frozenset()
+    """Ids of services that were not told to end, or have replicas left."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,11 +108,28 @@ def live_objects(ledger: Ledger) -> Live:
         deployments=frozenset(one.token for one in ledger.tenancies if one.powered_off_at is None),
         clusters=frozenset(one.cluster_id for one in _standing(ledger)),
         jobs=frozenset(one.token for one in ledger.jobs if one.ended_at is None),
+        services=frozenset(one.service_id for one in ledger.services if one.ended_at is None),
     )
 
 
+def crowded_gpus(ledger: Ledger) -> list[Finding]:
+    """
+    I1: GPUs that two runs of jobs or replicas of services held at once.
+    """
+    held: defaultdict[tuple[str, int], list[Use]] = defaultdict(list)
+    for use in ledger.uses:
+        if use.until is None or use.since < use.until:
+            held[use.ref, use.gpu].append(use)
+    found = []
+    for (ref, gpu), uses in held.items():
+        for before, after in pairwise(sorted(uses, key=lambda one: one.since)):
+            if before.until is None or before.until > after.since:
+                found.append(Finding("I1", ref, f"GPU {gpu} is held by {before.holder} and by {after.holder} at once"))
+    return found
+
+
 def unowned_or_missing(
-    ledger: Ledger, *, deployments: Iterable[str], clusters: Iterable[str], jobs: Iterable[str]
+    ledger: Ledger, *, deployments: Iterable[str], clusters: Iterable[str], jobs: Iterable[str], services: Iterable[str] = ()
 ) -> list[Finding]:
     """
     I2, both ways: what stands at the provider and nobody owns, and what somebody owns and is not there.
@@ -121,6 +140,7 @@ def unowned_or_missing(
         ("deployment", live.deployments, frozenset(deployments)),
         ("cluster", live.clusters, frozenset(clusters)),
         ("job", live.jobs, frozenset(jobs)),
+        ("service", live.services, frozenset(services)),
     ):
         found += [Finding("I2", one, f"{kind} at the provider that nobody owns") for one in sorted(there - owned)]
         found += [Finding("I2", one, f"{kind} that is owned and not at the provider") for one in sorted(owned - there)]
@@ -235,6 +255,7 @@ def all_findings(ledger: Ledger) -> list[Finding]:
     return [
         *overlapping_reach(ledger),
         *double_objects(ledger),
+        *crowded_gpus(ledger),
         *unwiped_reuse(ledger),
         *early_power(ledger),
         *fabric_findings(ledger),

@@ -137,6 +137,42 @@ class JobRecord:
 
 
 @dataclass(frozen=True, slots=True)
+class ServiceRecord:
+    """
+    One service at the peer.
+    """
+
+    service_id: str
+    """Its name."""
+    cluster_id: str
+    """Where."""
+    tenant_id: str
+    """Whose."""
+    turn: int
+    """The turn it was told of last."""
+    ended_at: datetime | None
+    """When it was told to end, or its cluster was, and its last replica had ended."""
+
+
+@dataclass(frozen=True, slots=True)
+class Use:
+    """
+    One GPU's time with a job's run or a service's replica: the half-open interval [since, until).
+    """
+
+    ref: str
+    """The machine."""
+    gpu: int
+    """Which of its GPUs."""
+    holder: str
+    """The job's token or the service's id, and which run or replica."""
+    since: datetime
+    """When it was taken."""
+    until: datetime | None
+    """When it was free again; None: it is still held."""
+
+
+@dataclass(frozen=True, slots=True)
 class Link:
     """
     One port's time in one network: the half-open interval [since, until).
@@ -210,8 +246,24 @@ class Ledger:
     """In the order they were submitted."""
     links: tuple[Link, ...] = ()
     """In the order they were made."""
+    services: tuple[ServiceRecord, ...] = ()
+    """In the order they were told of first."""
+    uses: tuple[Use, ...] = ()
+    """Of runs, then of replicas, each in the order they began."""
 
 
+_SERVICES = """
+    SELECT s.*, c.delete_requested_at AS cluster_gone,
+      (SELECT max(coalesce(r.ended_at, c.delete_requested_at, 9000000000000000000)) FROM replicas r WHERE r.service = s.id) AS last_ended
+    FROM services s JOIN clusters c ON c.id = s.object_id WHERE s.spec != '' AND s.created_at <= ? ORDER BY s.id
+"""
+_USES = """
+    SELECT j.token || ' run ' || r.id AS holder, r.nodes, r.started_at AS since, r.freed_at AS until
+    FROM runs r JOIN jobs j ON j.id = r.job_id WHERE r.started_at <= :at
+    UNION ALL
+    SELECT s.service_id || ' replica ' || r.id, r.nodes, r.placed_at, coalesce(r.ended_at, c.delete_requested_at)
+    FROM replicas r JOIN services s ON s.id = r.service JOIN clusters c ON c.id = r.object_id WHERE r.placed_at <= :at
+"""
 _LINKS = "SELECT * FROM links WHERE from_at <= ? AND (until_at IS NULL OR until_at > from_at) ORDER BY id"
 
 
@@ -246,6 +298,8 @@ def read_ledger(db: sqlite3.Connection, at_us: int, *, need_deployment: bool) ->
         ),
         jobs=tuple(_job(db, row, at_us) for row in db.execute("SELECT * FROM jobs WHERE submitted_at <= ? ORDER BY id", (at_us,))),
         links=tuple(_link(row, at_us) for row in db.execute(_LINKS, (at_us,))),
+        services=tuple(_service(row, at_us) for row in db.execute(_SERVICES, (at_us,))),
+        uses=tuple(use for row in db.execute(_USES, {"at": at_us}) for use in _uses(row, at_us)),
     )
 
 
@@ -354,3 +408,14 @@ def _job(db: sqlite3.Connection, row: sqlite3.Row, at_us: int) -> JobRecord:
         ended_at=_past(row["ended_at"], at_us),
         nodes=tuple(ref for ref, _ in json.loads(runs[-1]["nodes"])) if runs else (),
     )
+
+
+def _service(row: sqlite3.Row, at_us: int) -> ServiceRecord:
+    told = [one for one in (row["delete_requested_at"], row["cluster_gone"]) if one is not None]
+    ended = None if not told else max(min(told), row["last_ended"] or 0)
+    return ServiceRecord(row["service_id"], row["cluster_id"], row["tenant_id"], row["turn"], _past(ended, at_us))
+
+
+def _uses(row: sqlite3.Row, at_us: int) -> list[Use]:
+    since, until = from_us(row["since"]), _past(row["until"], at_us)
+    return [Use(ref, gpu, row["holder"], since, until) for ref, gpus in json.loads(row["nodes"]) for gpu in gpus]
