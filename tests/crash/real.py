@@ -115,7 +115,7 @@ class Cloud:
         """
 
         def over() -> bool:
-            for table in ("nodes", "clusters", "jobs"):
+            for table in ("nodes", "clusters", "jobs", "services"):
                 self.world.do(lambda session, name=table: session.execute(text(RESUME.format(table=name))))
             return not self.world.rows(OPEN)[0].n and not self.world.rows(BUSY)[0].n
 

@@ -143,7 +143,7 @@ class World:
     def _complain(self) -> None:
         stuck = [
             row
-            for table in ("nodes", "clusters", "jobs")
+            for table in ("nodes", "clusters", "jobs", "services")
             for row in self.rows(f"SELECT id, state, step, reason, detail, attempts FROM {table} WHERE due_at IS NOT NULL LIMIT 3")
         ]
         raise AssertionError(f"the world does not settle: {stuck}")

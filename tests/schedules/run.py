@@ -24,6 +24,7 @@ from tests.conftest import Database
 from tests.factories.world import World, make_world
 from tests.schedules.invariants import broken_promises
 from tests.schedules.schedule import BRIEF, FULL, RESTLESS, Schedule, Size
+from tests.schedules.serving import SERVICES, ServiceSchedule, stand
 
 FLEET = Path(__file__).with_name("fleet.yaml")
 PER_WORLD = 50
@@ -86,7 +87,21 @@ def run_one(world: World, seed: int, size: Size = FULL) -> tuple[Schedule, str]:
     return schedule, "; ".join(broken)
 
 
-def run_many(database: Database, first: int, count: int, size: Size = FULL) -> Iterator[tuple[int, Schedule, str]]:
+def serve_one(world: World, seed: int) -> tuple[Schedule, str]:
+    """
+    One schedule of services on clusters that stand, healed; what is broken afterwards is returned in words.
+    """
+    schedule = ServiceSchedule(world, seed, SERVICES)
+    try:
+        schedule.run()
+    except AssertionError as error:
+        return schedule, str(error)
+    return schedule, "; ".join(broken_promises(world))
+
+
+def run_many(
+    database: Database, first: int, count: int, size: Size = FULL, *, of_services: bool = False
+) -> Iterator[tuple[int, Schedule, str]]:
     """
     Schedules of consecutive seeds; a fresh world after every failure and every so many seeds.
     """
@@ -97,9 +112,11 @@ def run_many(database: Database, first: int, count: int, size: Size = FULL) -> I
             world = make_world(database, Path(folder), fleet=str(FLEET))
             try:
                 world.settle()
+                if of_services:
+                    stand(world)
                 until = min(seed + PER_WORLD, end)
                 while seed < until:
-                    schedule, broken = run_one(world, seed, size)
+                    schedule, broken = serve_one(world, seed) if of_services else run_one(world, seed, size)
                     yield seed, schedule, broken
                     seed += 1
                     if broken:
@@ -126,12 +143,14 @@ def main() -> int:
     wanted.add_argument("--first", type=int, default=1)
     wanted.add_argument("--count", type=int, default=20_000)
     wanted.add_argument("--brief", action="store_true", help="as in `make test`")
+    wanted.add_argument("--services", action="store_true", help="services on clusters that stand")
     given = wanted.parse_args()
     logging.disable(logging.CRITICAL)
     tally, began = Tally(), time.monotonic()
     with _server() as url:
         database = Database(url, f"schedules{secrets.token_hex(4)}")
-        for seed, schedule, broken in run_many(database, given.first, given.count, BRIEF if given.brief else FULL):
+        size = BRIEF if given.brief else FULL
+        for seed, schedule, broken in run_many(database, given.first, given.count, size, of_services=given.services):
             tally.add(schedule)
             if broken:
                 tally.failed[seed] = broken

@@ -21,13 +21,15 @@ from controlplane.kit.errors import DomainError
 from controlplane.kit.lifecycle import Claim, Result
 from controlplane.nodes import service as nodes
 from controlplane.providers.adapters.simulated.control import SimControl
-from controlplane.providers.adapters.simulated.faults import PRESETS
+from controlplane.providers.adapters.simulated.faults import PRESETS, SERVICE_PRESETS
 from controlplane.providers.errors import ProviderError
 from controlplane.providers.toolbox import Toolbox
 from tests.factories.world import World
+from tests.schedules.tenants import Tenants
 from workers.sweeps import check_providers, mend, reap
 
-FAULTS = tuple(PRESETS)
+KNOWN = {**PRESETS, **SERVICE_PRESETS}
+FAULTS = tuple(KNOWN)
 """Whatever the simulator can play."""
 LIFE = tuple(name for name, preset in PRESETS.items() if preset.when == "world" and name != "delay")
 """What goes wrong in the world although every call succeeds."""
@@ -130,6 +132,7 @@ class Schedule:
         self.workers = [Worker(number, world.toolbox(skew_s)) for number, skew_s in enumerate(SKEWS_S)]
         world.tools = world.toolbox()
         self.control = SimControl(world.region.world, now=world.clock)
+        self.tenants = Tenants(self.random, self._ask, self._owner, self._some)
         self.log: list[str] = []
         self.passes: Counter[str] = Counter()
         """How often each crash point was passed while something could die there."""
@@ -162,6 +165,8 @@ class Schedule:
         """
         for row in self.world.rows("SELECT id, project_id FROM clusters WHERE state NOT IN ('deleting', 'deleted') ORDER BY id"):
             self._submit_to(row.id, row.project_id)
+        for _ in range(3):
+            self.tenants.act()
         for some in (LIFE, OF_JOBS):
             self._fault_in(some)
         self.world.go_on(30)
@@ -219,12 +224,12 @@ class Schedule:
         """
         What needs attention is resumed, as an operator would; how much that was is returned.
         """
-        tables = ("nodes", "clusters", "jobs")
+        tables = ("nodes", "clusters", "jobs", "services")
         return sum(int(self.world.do(lambda s, name=one: s.execute(text(RESUME.format(table=name))).rowcount)) for one in tables)
 
     def _moves(self) -> list[Callable[[], None]]:
         people = [self._order] * 2 + [self._grow_or_shrink, self._remove, self._submit, self._cancel_job, self._cancel_order]
-        people += [self._replace, self._report]
+        people += [self._replace, self._report, self.tenants.act]
         trouble = [self._fault] * 2 if self.faults else []
         return [*[self._work] * WORK_SHARE, *people, self._time, self._sweep, self._mend, *trouble]
 
@@ -364,7 +369,8 @@ class Schedule:
     def _order(self) -> None:
         sets = (clusters.SetOrder("workers", self.world.keys.instance_type, self.random.randint(1, 4)),)
         name = f"c{self.random.randint(0, 5)}"
-        wanted = clusters.Order(name, "slurm", self.world.keys.site, sets, wait=self.random.random() < 0.5)
+        kind = self.random.choice(("slurm", "slurm", "kubernetes"))
+        wanted = clusters.Order(name, kind, self.world.keys.site, sets, wait=self.random.random() < 0.5)
         tenant, project = self.random.choice(self.world.people)
         self._ask(f"order {name}", lambda session: clusters.order_cluster(session, tenant, project, wanted))
 
@@ -425,8 +431,9 @@ class Schedule:
 
     def _fault_in(self, faults: Sequence[str]) -> None:
         fault = self.random.choice(faults)
-        operation = "*" if self.random.random() < ANYWHERE_CHANCE else self.random.choice(PRESETS[fault].operations)
-        params = {"seconds": self.random.choice(DELAYS_S)} if "seconds" in PRESETS[fault].params else {}
+        preset = KNOWN[fault]
+        operation = "*" if self.random.random() < ANYWHERE_CHANCE else self.random.choice((*preset.operations, *preset.on_services))
+        params = {"seconds": self.random.choice(DELAYS_S)} if "seconds" in preset.params else {}
         rule = self.control.play(
             fault, operation, count=self.random.randint(1, 3), after=self.random.choice((0, 0, 2)), params=params
         )

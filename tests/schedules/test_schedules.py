@@ -18,6 +18,7 @@ from tests.schedules.schedule import BRIEF
 
 FIRST = int(os.environ.get("SCHEDULE_SEED", "1"))
 COUNT = int(os.environ.get("SCHEDULES", "400"))
+SERVICE_COUNT = int(os.environ.get("SERVICE_SCHEDULES", "10"))
 BATCH = 50
 ENOUGH = 300
 RARELY = 8  # four to six of them, mostly faults of jobs, stay out of two hundred schedules
@@ -44,3 +45,10 @@ def test_the_schedules_are_not_blind(database: Database) -> None:
     assert not [point for point in POINTS if not seen.crashes[point]]
     never = sorted(set(PRESETS) - set(seen.played))
     assert len(never) <= RARELY, f"never played in {seen.done} schedules: {never}"
+
+
+@pytest.mark.timeout(LIMIT_S)
+def test_every_service_is_as_asked_after_any_schedule(database: Database) -> None:
+    """On two clusters that stand: once healed, each service is as it was asked for last, or says why not; deleted, nothing is left."""
+    for seed, schedule, broken in run_many(database, FIRST, SERVICE_COUNT, of_services=True):
+        assert not broken, f"seed {seed}: {broken}\n" + "\n".join(schedule.log[-60:])

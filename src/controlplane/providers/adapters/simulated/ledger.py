@@ -150,6 +150,8 @@ class ServiceRecord:
     """Whose."""
     turn: int
     """The turn it was told of last."""
+    replicas: int
+    """Those that have a place and were not told to end."""
     ended_at: datetime | None
     """When it was told to end, or its cluster was, and its last replica had ended."""
 
@@ -254,8 +256,9 @@ class Ledger:
 
 _SERVICES = """
     SELECT s.*, c.delete_requested_at AS cluster_gone,
-      (SELECT max(coalesce(r.ended_at, c.delete_requested_at, 9000000000000000000)) FROM replicas r WHERE r.service = s.id) AS last_ended
-    FROM services s JOIN clusters c ON c.id = s.object_id WHERE s.spec != '' AND s.created_at <= ? ORDER BY s.id
+      (SELECT max(coalesce(r.ended_at, c.delete_requested_at, 9000000000000000000)) FROM replicas r WHERE r.service = s.id) AS last_ended,
+      (SELECT count(*) FROM replicas r WHERE r.service = s.id AND r.placed_at <= :at AND r.ending_at IS NULL) AS replicas
+    FROM services s JOIN clusters c ON c.id = s.object_id WHERE s.spec != '' AND s.created_at <= :at ORDER BY s.id
 """
 _USES = """
     SELECT j.token || ' run ' || r.id AS holder, r.nodes, r.started_at AS since, r.freed_at AS until
@@ -298,7 +301,7 @@ def read_ledger(db: sqlite3.Connection, at_us: int, *, need_deployment: bool) ->
         ),
         jobs=tuple(_job(db, row, at_us) for row in db.execute("SELECT * FROM jobs WHERE submitted_at <= ? ORDER BY id", (at_us,))),
         links=tuple(_link(row, at_us) for row in db.execute(_LINKS, (at_us,))),
-        services=tuple(_service(row, at_us) for row in db.execute(_SERVICES, (at_us,))),
+        services=tuple(_service(row, at_us) for row in db.execute(_SERVICES, {"at": at_us})),
         uses=tuple(use for row in db.execute(_USES, {"at": at_us}) for use in _uses(row, at_us)),
     )
 
@@ -413,7 +416,7 @@ def _job(db: sqlite3.Connection, row: sqlite3.Row, at_us: int) -> JobRecord:
 def _service(row: sqlite3.Row, at_us: int) -> ServiceRecord:
     told = [one for one in (row["delete_requested_at"], row["cluster_gone"]) if one is not None]
     ended = None if not told else max(min(told), row["last_ended"] or 0)
-    return ServiceRecord(row["service_id"], row["cluster_id"], row["tenant_id"], row["turn"], _past(ended, at_us))
+    return ServiceRecord(row["service_id"], row["cluster_id"], row["tenant_id"], row["turn"], row["replicas"], _past(ended, at_us))
 
 
 def _uses(row: sqlite3.Row, at_us: int) -> list[Use]:
