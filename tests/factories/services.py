@@ -12,7 +12,9 @@ from typing import Any, cast
 
 from sqlalchemy import Table, text
 
+from controlplane.jobs.sealing import open_secret
 from controlplane.kit.lifecycle import Driver, Kind
+from controlplane.kit.secrets import Sealer
 from controlplane.services import driving
 from controlplane.services.models import ServiceRow
 from controlplane.services.routes import router
@@ -121,9 +123,9 @@ class ServiceWorld:
 
 
 @contextmanager
-def service_world(database: Database, folder: Path) -> Iterator[ServiceWorld]:
+def service_world(database: Database, folder: Path, *, sealer: Sealer | None = None) -> Iterator[ServiceWorld]:
     """
-    The world with its first customer's cluster running.
+    The world with its first customer's cluster running; where a sealer is given, projects can keep secrets.
     """
     with job_world(database, folder, nodes=1) as world:
         customer = world.add_customer(world.spare_refs[:2], kind="kubernetes")
@@ -137,7 +139,9 @@ def service_world(database: Database, folder: Path) -> Iterator[ServiceWorld]:
             decisions={"pending": driving.admit},
             ends=driving.OPERATION_ENDS,
         )
-        api = job_api(database.engine, None, router)
+        api = job_api(database.engine, None, router, sealer=sealer)
+        if sealer is not None:
+            world.tools.open_job_secret = lambda row, sealed: open_secret(sealer, row, sealed)
         api.keys.known["one"] = customer.principal(permissions=SERVICE_RIGHTS)
         api.keys.known["two"] = other.principal(permissions=SERVICE_RIGHTS)
         yield ServiceWorld(world, api, Driver(database.engine, kind, TEMPO), customer, other)

@@ -79,6 +79,9 @@ def _of_services() -> dict[str, Any]:
         "service-plain": serving.main(NAMES, replace(SERVICE, files=(), readiness=Readiness(), command=()), CONFIG, None, 0),
         "service-lws": serving.main(NAMES, replace(SERVICE, nodes=2, worker_command=("follow",)), CONFIG, KUEUE, 1),
     }
+    secretive = replace(SERVICE, secret_env={"TOKEN": "quiet"}, secret_files={"key.pem": "quiet too"})
+    made["service-secretive"] = serving.main(NAMES, secretive, CONFIG, KUEUE, 2)
+    made["service-secret-secretive"] = serving.beside(NAMES, secretive, CONFIG, OFFER, OWNER)[0].body
     parts = serving.beside(NAMES, SERVICE, CONFIG, OFFER, OWNER)
     parts += serving.beside(NAMES, by_metric, asking, OFFER, OWNER)[2:]
     parts += serving.beside(NAMES, by_metric, CONFIG, OFFER, OWNER)[2:]
@@ -207,6 +210,7 @@ def test_a_services_pods_go_to_its_clusters_nodes_only(name: str) -> None:
         )
     assert "hello" not in json.dumps(OBJECTS[name])
     assert "secret words" not in json.dumps(OBJECTS[name])
+    assert "quiet" not in json.dumps(OBJECTS["service-secretive"])
 
 
 def test_the_server_expands_nothing_in_a_tenants_command() -> None:
@@ -221,6 +225,9 @@ def test_the_server_expands_nothing_in_a_tenants_command() -> None:
         {"image": "a b"},
         {"image": "--privileged"},
         {"env": {"A B": "x"}},
+        {"secret_env": {"A B": "x"}},
+        {"secret_files": {"../a": "x"}},
+        {"secret_files": {"a": "x" * 1_000_000}},
         {"files": (ServiceFile("../etc/passwd", ""),)},
         {"files": (ServiceFile("/etc/passwd", ""),)},
         {"files": (ServiceFile("x", "x" * 1_000_000),)},

@@ -34,7 +34,7 @@ class FeatureMissing(Conflict):
 
 class SecretUnknown(Conflict):
     """
-    The job names a secret that its project does not have: fields `secret`, `hint`.
+    A job or service names a secret that its project does not have: fields `secret`, `hint`.
     """
 
     code = "secret_unknown"

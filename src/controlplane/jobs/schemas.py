@@ -9,7 +9,7 @@ from pydantic import AfterValidator, Field, StringConstraints, model_validator
 from controlplane.jobs.models import JobRow
 from controlplane.jobs.ordering import JobOrder
 from controlplane.jobs.service import Slice
-from controlplane.web.programs import Env, EnvName, Image
+from controlplane.web.programs import Env, Image, SecretUse, SecretUseOut, check_ways
 from controlplane.web.schemas import Body, Issue, Labels, Moment, Out, Status
 
 MAX_SCRIPT_BYTES = 64 * 1024
@@ -115,29 +115,9 @@ class Dependency(Body):
     )
 
 
-class SecretUse(Body):
-    """
-    A secret of the project that the job is given.
-    """
-
-    name: str = Field(min_length=1, max_length=63, description="The project's secret.", examples=["hub-token"])
-    env: EnvName | None = Field(default=None, description="The variable that holds it.", examples=["HUB_TOKEN"])
-    file: Annotated[str, StringConstraints(max_length=63, pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$")] | None = Field(
-        default=None, description="The file that holds it, below the folder that SECRETS_DIR names.", examples=[None]
-    )
-
-    @model_validator(mode="after")
-    def _one_way(self) -> Self:
-        if (self.env is None) == (self.file is None):
-            raise ValueError("name either a variable or a file")
-        if (self.env or "").upper().startswith("SLURM_"):
-            raise ValueError("names that begin with SLURM_ are the scheduler's")
-        return self
-
-
-def _check_ways(given: list[SecretUse]) -> list[SecretUse]:
-    if len({one.env or f"/{one.file}" for one in given}) < len(given):
-        raise ValueError("a variable or file is named twice")
+def _check_not_ours(given: SecretUse) -> SecretUse:
+    if (given.env or "").upper().startswith("SLURM_"):
+        raise ValueError("names that begin with SLURM_ are the scheduler's")
     return given
 
 
@@ -194,7 +174,7 @@ class JobSpec(Body):
         default=86_400, ge=60, le=31 * 86_400, description="It is ended after this, in seconds.", examples=[86_400]
     )
     restart: Restart = Field(default_factory=Restart, description="When it starts again by itself.")
-    secrets: Annotated[list[SecretUse], AfterValidator(_check_ways)] = Field(
+    secrets: Annotated[list[Annotated[SecretUse, AfterValidator(_check_not_ours)]], AfterValidator(check_ways)] = Field(
         default=[], max_length=32, description="Secrets of the project that it is given.", examples=[[]]
     )
     depends_on: Annotated[list[Dependency], AfterValidator(_check_once)] = Field(
@@ -263,16 +243,6 @@ class DependencyOut(Out):
 
     job_id: str = Field(description="Of the same project.", examples=["job_01k5x7p3r8w2v6t9q4n0m1c2d3"])
     condition: str = Field(description="afterok or afterany.", examples=["afterok"])
-
-
-class SecretUseOut(Out):
-    """
-    A secret of the project that the job is given; never its value.
-    """
-
-    name: str = Field(description="The project's secret.", examples=["hub-token"])
-    env: str | None = Field(description="The variable that holds it.", examples=["HUB_TOKEN"])
-    file: str | None = Field(description="The file that holds it.", examples=[None])
 
 
 class JobSpecOut(Out):

@@ -19,7 +19,7 @@ from controlplane.jobs import repository
 from controlplane.jobs.errors import JobEnded
 from controlplane.jobs.models import JobRow
 from controlplane.jobs.ordering import JobOrder, check_home, check_secrets, given, held_by, refusal
-from controlplane.jobs.states import ENDS, JOB_STATES, JobFacts, JobFilter, JobSnapshot, Parent, resume_env
+from controlplane.jobs.states import ENDS, JOB_STATES, GivenSecret, JobFacts, JobFilter, JobSnapshot, Parent, resume_env
 from controlplane.kit.access import Principal
 from controlplane.kit.clock import CpClock, rfc3339
 from controlplane.kit.errors import FieldError, Invalid, NotFound
@@ -42,8 +42,7 @@ def create_job(session: Session, principal: Principal, project_id: str, order: J
     parents = {one["job_id"]: one["condition"] for one in order.spec.get("depends_on") or ()}
     if parents and repository.known_of(session, home.tenant_id, project_id, list(parents)) != set(parents):
         raise NotFound
-    named = [one["name"] for one in order.spec.get("secrets") or ()]
-    check_secrets(named, repository.secrets_of(session, [project_id]).get(project_id, {}) if named else {})
+    check_named(session, project_id, order.spec.get("secrets") or ())
     initial = JOB_STATES.by_name[JOB_STATES.initial]
     row = JobRow(
         id=new_id("job"),
@@ -228,10 +227,34 @@ def snapshots(session: Session, claims: Sequence[Claim]) -> Mapping[str, JobSnap
         for claim in claims
     }
     # only who is about to be handed over needs values
-    wanted = {claim.id: claim.row for claim in claims if claim.state == "admitted" and claim.row["spec"].get("secrets")}
-    kept = repository.secrets_of(session, sorted({row["project_id"] for row in wanted.values()}))
-    told = {key: given(row["spec"]["secrets"], kept.get(row["project_id"], {})) for key, row in wanted.items()}
+    told = give_secrets(
+        session,
+        {
+            claim.id: (claim.row["project_id"], claim.row["spec"].get("secrets") or ())
+            for claim in claims
+            if claim.state == "admitted"
+        },
+    )
     return {key: replace(one, secrets=told.get(key, ())) for key, one in made.items()}
+
+
+def check_named(session: Session, project_id: str, uses: Sequence[Mapping[str, Any]]) -> None:
+    """
+    The project has all secrets that are named there. Raises SecretUnknown.
+    """
+    if uses:
+        check_secrets([one["name"] for one in uses], repository.secrets_of(session, [project_id]).get(project_id, {}))
+
+
+def give_secrets(
+    session: Session, wanted: Mapping[str, tuple[str, Sequence[Mapping[str, Any]]]]
+) -> dict[str, tuple[GivenSecret, ...]]:
+    """
+    By key, the secrets of a project that are named there, as they are kept now; one query for all, none where no secret is named.
+    """
+    named = {key: one for key, one in wanted.items() if one[1]}
+    kept = repository.secrets_of(session, sorted({project_id for project_id, _ in named.values()}))
+    return {key: given(uses, kept.get(project_id, {})) for key, (project_id, uses) in named.items()}
 
 
 def _snapshot(claim: Claim, home: Home | None, state_age_s: float) -> JobSnapshot:

@@ -262,11 +262,11 @@ class JobFilter:
 @dataclass(frozen=True, slots=True)
 class GivenSecret:
     """
-    A secret of the project that a job is given.
+    A secret of the project that a job or a service is given.
     """
 
     name: str
-    """As the job names it."""
+    """As it is named there."""
     env: str | None
     """The variable it becomes."""
     file: str | None

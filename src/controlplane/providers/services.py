@@ -102,6 +102,10 @@ class ServiceSpec:
     """Environment."""
     files: tuple[ServiceFile, ...] = ()
     """In the working folder."""
+    secret_env: dict[str, str] = field(default_factory=dict, repr=False)
+    """More environment, which nobody but the program may read."""
+    secret_files: dict[str, str] = field(default_factory=dict, repr=False)
+    """File name to content, below the folder that SECRETS_DIR names."""
     gpus_per_node: int = 0
     """GPUs on each node of a replica."""
     nodes: int = 1

@@ -3,12 +3,14 @@ What the lifecycle engine asks of this room: who may be brought up, what steps n
 """
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 from sqlalchemy.orm import Session
 
 from controlplane.clusters import service as clusters
 from controlplane.clusters.states import HOME_LOST, HOME_READY, Home
+from controlplane.jobs import service as jobs
 from controlplane.kit.lifecycle import Claim, Result
 from controlplane.kit.outcome import Advance, Fail, Gone, Outcome, Wait
 from controlplane.services import repository
@@ -44,17 +46,22 @@ def _admission(claim: Claim, home: Home | None) -> Outcome:
 
 def snapshots(session: Session, claims: Sequence[Claim]) -> Mapping[str, ServiceSnapshot]:
     """
-    What the steps of the claimed services may know; two queries and what homes take, for any number.
+    What the steps of the claimed services may know; three queries and what homes take, for any number.
     """
     homes = clusters.homes(session, sorted({claim.row["cluster_id"] for claim in claims}))
     versions = repository.versions_of(session, [(claim.id, claim.row["current_version"]) for claim in claims])
     now = repository.clock(session)
-    return {
+    telling = [claim for claim in claims if (claim.state, claim.step) == ("rolling_out", "")]  # nobody else needs values
+    secrets = jobs.give_secrets(
+        session, {one.id: (one.row["project_id"], versions[one.id].template.get("secrets") or ()) for one in telling}
+    )
+    made = {
         claim.id: _snapshot(
             claim, homes.get(claim.row["cluster_id"]), versions[claim.id], (now - claim.row["state_since"]).total_seconds()
         )
         for claim in claims
     }
+    return {key: replace(one, secrets=secrets.get(key, ())) for key, one in made.items()}
 
 
 def _snapshot(claim: Claim, home: Home | None, version: ServiceVersionRow, state_age_s: float) -> ServiceSnapshot:

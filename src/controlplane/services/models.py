@@ -92,7 +92,7 @@ class ServiceVersionRow(Base):
     tenant_id: Mapped[str] = mapped_column(ForeignKey("tenants.id"))
     """Whose."""
     template: Mapped[dict[str, Any]]
-    """{image, command, worker_command, env, files, port, readiness, gpus_per_node, nodes_per_replica, engine}."""
+    """{image, command, worker_command, env, secrets, files, port, readiness, gpus_per_node, nodes_per_replica, engine}."""
     proposal: Mapped[dict[str, Any] | None] = mapped_column(JSONB(none_as_null=True))
     """How an engine's GPUs and parallelism were found: formulas, inputs, assumptions, sources."""
     restored: Mapped[int | None]

@@ -10,11 +10,11 @@ from controlplane.calculating.answers import Precision
 from controlplane.calculating.engines import ModelPath
 from controlplane.calculating.facts import ModelFacts
 from controlplane.services.planning import EngineName
-from controlplane.web.programs import Env, Image
+from controlplane.web.programs import Env, Image, SecretUse, check_ways
 from controlplane.web.schemas import Body, Labels, Name
 
 MAX_COMMAND_BYTES = 64 * 1024
-OURS = frozenset({"MASTER_ADDR", "NODE_RANK", "NNODES", "GPUS_PER_NODE"})
+OURS = frozenset({"MASTER_ADDR", "NODE_RANK", "NNODES", "GPUS_PER_NODE", "SECRETS_DIR"})
 CLUSTER_ID = "clu_01k5x7p3r8w2v6t9q4n0m1c2d3"
 
 
@@ -31,10 +31,19 @@ def _check_command(command: list[str]) -> list[str]:
 
 
 def _check_names(env: dict[str, str]) -> dict[str, str]:
-    taken = sorted(name for name in env if name in OURS or name.startswith("LWS_"))
+    taken = sorted(name for name in env if _is_ours(name))
     if taken:
-        raise ValueError(f"{', '.join(taken)}: set by the cluster for replicas of several nodes")
+        raise ValueError(f"{', '.join(taken)}: set by the cluster")
     return env
+
+
+def _check_secrets(given: list[SecretUse]) -> list[SecretUse]:
+    _check_names({one.env: "" for one in given if one.env})
+    return check_ways(given)
+
+
+def _is_ours(name: str) -> bool:
+    return name in OURS or name.startswith("LWS_")
 
 
 Argument = Annotated[str, StringConstraints(max_length=16_384), AfterValidator(_check_argument)]
@@ -177,6 +186,12 @@ class Template(Body):
         description="Environment; shown to everybody who may read the service, so no place for secrets.",
         examples=[{"LOG_LEVEL": "info"}],
     )
+    secrets: Annotated[list[SecretUse], AfterValidator(_check_secrets)] = Field(
+        default=[],
+        max_length=32,
+        description="Secrets of the project that replicas are given, as they are when the cluster is told of the service.",
+        examples=[[]],
+    )
     port: int = Field(default=8000, ge=1, le=65_535, description="Where replicas take requests.", examples=[8000])
     readiness: ReadyWhen = Field(default_factory=ReadyWhen, description="When a replica may be sent requests.")
     gpus_per_node: int = Field(
@@ -190,6 +205,9 @@ class Template(Body):
     def _whole(self) -> Self:
         if self.engine is None and self.image is None:
             raise ValueError("give an image, or an engine")
+        twice = sorted({one.env for one in self.secrets if one.env} & self.env.keys())
+        if twice:
+            raise ValueError(f"{', '.join(twice)}: given by env and by a secret")
         if self.engine is not None and (self.command or self.worker_command):
             raise ValueError("an engine's command is found for you: leave command and worker_command out")
         if self.engine is not None and ({"gpus_per_node", "nodes_per_replica"} & self.model_fields_set):

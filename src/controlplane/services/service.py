@@ -12,6 +12,7 @@ from sqlalchemy.orm import Session
 from controlplane.clusters import service as clusters
 from controlplane.clusters.states import HOME_LOST, Home
 from controlplane.identity import service as identity
+from controlplane.jobs import service as jobs
 from controlplane.kit.access import Principal
 from controlplane.kit.clock import CpClock
 from controlplane.kit.errors import FieldError, Invalid, NameTaken, NotFound
@@ -137,10 +138,11 @@ def check_size(home: Home, template: Mapping[str, Any], most_replicas: int) -> N
 
 def create_service(session: Session, principal: Principal, project_id: str, order: ServiceOrder) -> ServiceView:
     """
-    The service is on its way. Raises NotFound, NameTaken, ClusterRunsNoServices, ClusterUnusable, ServiceTooLarge.
+    The service is on its way. Raises NotFound, NameTaken, ClusterRunsNoServices, ClusterUnusable, ServiceTooLarge, SecretUnknown.
     """
     home = home_of(session, principal, project_id, order.cluster_id)
     check_size(home, order.template, _most(order.replicas, order.scaling))
+    jobs.check_named(session, project_id, order.template["secrets"])
     if repository.find_named(session, project_id, order.name) is not None:
         raise NameTaken(f"There is a service {order.name} in this project already.")
     initial = SERVICE_STATES.by_name[SERVICE_STATES.initial]
@@ -214,7 +216,7 @@ def change_service(
     """
     Labels are changed at once; anything else is being rolled out, a changed template as a version of its own. `check` judges If-Match.
 
-    Raises ServiceNotChangeable, ServiceTooLarge, ClusterUnusable, OperationActive, VersionRequired, VersionStale.
+    Raises ServiceNotChangeable, ServiceTooLarge, ClusterUnusable, SecretUnknown, OperationActive, VersionRequired, VersionStale.
     """
     view = _changeable(session, principal, project_id, service_id, check)
     row = view.row
@@ -231,6 +233,7 @@ def change_service(
     check_size(home, template, _most(values.get("replicas", row.replicas), values.get("scaling", row.scaling)))
     words = f"Version {row.current_version + 1} is rolled out." if renewed else "What was asked for has changed."
     if renewed:
+        jobs.check_named(session, project_id, template["secrets"])
         number = row.current_version + 1
         repository.add_version(session, _version(row, number, template, change.proposal, None, principal))
         values["current_version"] = number
@@ -241,7 +244,7 @@ def roll_back(session: Session, principal: Principal, project_id: str, service_i
     """
     A new version that repeats the named one, or the last that was ready, is being rolled out; what was under way is given up for it.
 
-    Raises UnknownVersion, ServiceNotChangeable, ServiceTooLarge, ClusterUnusable.
+    Raises UnknownVersion, ServiceNotChangeable, ServiceTooLarge, ClusterUnusable, SecretUnknown.
     """
     view = _changeable(session, principal, project_id, service_id, None)
     row = view.row
@@ -254,6 +257,7 @@ def roll_back(session: Session, principal: Principal, project_id: str, service_i
     if found.number == row.current_version:
         raise ServiceNotChangeable(f"Version {found.number} is the present one.", state=row.state)
     check_size(home_of(session, principal, project_id, row.cluster_id), found.template, _most(row.replicas, row.scaling))
+    jobs.check_named(session, project_id, found.template.get("secrets") or ())
     new = row.current_version + 1
     repository.add_version(session, _version(row, new, found.template, found.proposal, found.number, principal))
     supersede(session, row.id, f"Rolled back to version {found.number}.")

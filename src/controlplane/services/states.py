@@ -7,6 +7,7 @@ from dataclasses import asdict, dataclass, field
 from datetime import datetime
 from typing import Any, Literal
 
+from controlplane.jobs.states import GivenSecret
 from controlplane.kit.states import State, StateTable
 from controlplane.nodes.states import ProviderRef
 
@@ -204,3 +205,5 @@ class ServiceSnapshot:
     """How long it has been in its state."""
     next_tail: int = 0
     """Which replica's output is read first."""
+    secrets: tuple[GivenSecret, ...] = ()
+    """That replicas are given; only where the cluster is about to be told."""

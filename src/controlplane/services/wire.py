@@ -12,6 +12,7 @@ from controlplane.services.models import ServiceLogRow, ServiceVersionRow
 from controlplane.services.schemas import CLUSTER_ID
 from controlplane.services.service import ServiceView
 from controlplane.services.states import TROUBLES, UNKNOWN_TROUBLE
+from controlplane.web.programs import SecretUseOut
 from controlplane.web.schemas import Issue, Moment, Out, Status
 
 
@@ -56,6 +57,7 @@ class TemplateOut(Out):
     worker_command: list[str] = Field(description="Of the other nodes of a replica.", examples=[[]])
     engine: dict[str, Any] | None = Field(description="The engine that was asked for.", examples=[None])
     env: dict[str, str] = Field(description="Environment.", examples=[{"LOG_LEVEL": "info"}])
+    secrets: list[SecretUseOut] = Field(default=[], description="Secrets of the project that replicas are given.")
     files: list[FileOut] = Field(description="Files that the command reads.")
     port: int = Field(description="Where replicas take requests.", examples=[8000])
     readiness: ReadyWhenOut = Field(description="When a replica may be sent requests.")

@@ -1,11 +1,13 @@
 """
-What callers say of a program that runs for them: its image and its environment.
+What callers say of a program that runs for them: its image, its environment and the secrets that it is given.
 """
 
 import re
-from typing import Annotated
+from typing import Annotated, Self
 
-from pydantic import AfterValidator, StringConstraints
+from pydantic import AfterValidator, Field, StringConstraints, model_validator
+
+from controlplane.web.schemas import Body, Out
 
 MAX_VALUE_BYTES = 4 * 1024
 MAX_ENV_BYTES = 128 * 1024
@@ -30,3 +32,40 @@ Image = Annotated[str, StringConstraints(min_length=1, max_length=300, pattern=r
 EnvName = Annotated[str, StringConstraints(max_length=128, pattern=r"^[A-Za-z_][A-Za-z0-9_]*$")]
 Env = Annotated[dict[EnvName, Annotated[str, AfterValidator(_check_value)]], AfterValidator(_check_size)]
 """Names and values that every peer takes; a room may refuse more names."""
+
+
+class SecretUse(Body):
+    """
+    A secret of the project that the program is given.
+    """
+
+    name: str = Field(min_length=1, max_length=63, description="The project's secret.", examples=["hub-token"])
+    env: EnvName | None = Field(default=None, description="The variable that holds it.", examples=["HUB_TOKEN"])
+    file: Annotated[str, StringConstraints(max_length=63, pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$")] | None = Field(
+        default=None, description="The file that holds it, below the folder that SECRETS_DIR names.", examples=[None]
+    )
+
+    @model_validator(mode="after")
+    def _one_way(self) -> Self:
+        if (self.env is None) == (self.file is None):
+            raise ValueError("name either a variable or a file")
+        return self
+
+
+def check_ways(given: list[SecretUse]) -> list[SecretUse]:
+    """
+    The same; no variable and no file is named twice. Raises ValueError.
+    """
+    if len({one.env or f"/{one.file}" for one in given}) < len(given):
+        raise ValueError("a variable or file is named twice")
+    return given
+
+
+class SecretUseOut(Out):
+    """
+    A secret of the project that a program is given; never its value.
+    """
+
+    name: str = Field(description="The project's secret.", examples=["hub-token"])
+    env: str | None = Field(description="The variable that holds it.", examples=["HUB_TOKEN"])
+    file: str | None = Field(description="The file that holds it.", examples=[None])

@@ -3,6 +3,7 @@ What the steps of a service have in common: its spec for the cluster, and what a
 """
 
 from collections import Counter
+from collections.abc import Mapping
 
 from controlplane.clusters.states import HOME_LOST, HOME_READY
 from controlplane.kit.outcome import Advance, Wait
@@ -28,9 +29,9 @@ from controlplane.services.states import (
 )
 
 
-def spec_of(service: ServiceSnapshot) -> ServiceSpec:
+def spec_of(service: ServiceSnapshot, values: Mapping[str, str]) -> ServiceSpec:
     """
-    The whole service as its cluster is told of it.
+    The whole service as its cluster is told of it, with the values of the secrets that it names.
     """
     template, rollout = service.template, service.rollout
     scaling = None if service.scaling is None or service.suspended else Scaling(**service.scaling)
@@ -48,6 +49,8 @@ def spec_of(service: ServiceSnapshot) -> ServiceSpec:
         worker_command=tuple(template["worker_command"]),
         env=dict(template["env"]),
         files=tuple(ServiceFile(**one) for one in template["files"]),
+        secret_env={one.env: values[one.name] for one in service.secrets if one.env},
+        secret_files={one.file: values[one.name] for one in service.secrets if one.file},
         gpus_per_node=template["gpus_per_node"],
         nodes=template["nodes_per_replica"],
         gpu_model=service.gpu_model if template["gpus_per_node"] else "",

@@ -2,7 +2,7 @@
 A service's replicas become what was asked for.
 """
 
-from controlplane.kit.outcome import Advance, Outcome, Wait
+from controlplane.kit.outcome import Advance, Fail, Outcome, Wait
 from controlplane.providers.errors import NotFound
 from controlplane.providers.services import ServiceView, SupportsServices
 from controlplane.providers.toolbox import Toolbox
@@ -21,7 +21,11 @@ def roll_out(service: ServiceSnapshot, tools: Toolbox) -> Outcome:
     assert service.provider is not None
     peer = tools.services(service.provider)
     if service.step != "told":
-        peer.apply_service(spec_of(service))
+        gone = next((one.name for one in service.secrets if not one.id), None)
+        if gone is not None:
+            return Fail("service_secret_unknown", f"The project has no secret {gone} any more: write it, or change the service.")
+        values = {one.name: tools.open_job_secret(one.id, one.sealed) for one in service.secrets}
+        peer.apply_service(spec_of(service, values))
         return Wait(f"The cluster was told of version {service.version}.", 1.0, step="told")
     try:
         view = peer.observe_service(service.cluster_id, service.id)

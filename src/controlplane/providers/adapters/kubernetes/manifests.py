@@ -5,12 +5,20 @@ One attempt of one job as objects, pure functions from the order: an Indexed Job
 from __future__ import annotations
 
 import base64
-import re
 from typing import Any
 
 from controlplane.providers.adapters.kubernetes.config import KubernetesConfig, check_image
 from controlplane.providers.adapters.kubernetes.names import HOSTNAME, PRIORITY, QUEUE, TOKEN, Names, job_name
-from controlplane.providers.adapters.kubernetes.pods import MAX_SECRET_BYTES, confine, fence, from_secret, odd_variables
+from controlplane.providers.adapters.kubernetes.pods import (
+    MAX_SECRET_BYTES,
+    SECRETS_AT,
+    confine,
+    fence,
+    from_secret,
+    odd_files,
+    odd_variables,
+    secret_files,
+)
 from controlplane.providers.adapters.kubernetes.walls import HEADLESS, Queueing
 from controlplane.providers.clusters import JobSpec
 from controlplane.providers.errors import Refused, Unsupported
@@ -20,11 +28,8 @@ Json = dict[str, Any]
 CONTAINER = "job"
 DISRUPTED = "DisruptionTarget"
 RENDEZVOUS_PORT = 29_500
-_FILE = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,62}")
 _SCRIPT_AT = "/controlplane"
-_SECRETS_AT = "/controlplane-secrets"
 _RUN_ALL = 0o555
-_READ_OWN = 0o440
 
 
 def refuse_unsendable(spec: JobSpec) -> None:
@@ -36,8 +41,7 @@ def refuse_unsendable(spec: JobSpec) -> None:
     if spec.launch is None and not spec.script.startswith("#!"):
         raise Refused("the script has no #! line", code="job_script_invalid")
     env = {**spec.env, **spec.secret_env}
-    odd = odd_variables(env)
-    odd += [name for name in spec.secret_files if not _FILE.fullmatch(name)]
+    odd = odd_variables(env) + odd_files(spec.secret_files)
     kept = {**env, **spec.secret_files}
     size = len(_script(spec).encode()) + sum(len(key) + len(value.encode()) for key, value in kept.items())
     if odd or "\0" in spec.script or size > MAX_SECRET_BYTES:
@@ -135,7 +139,7 @@ def _container(spec: JobSpec, config: KubernetesConfig) -> Json:
         "volumeMounts": [
             {"name": "script", "mountPath": _SCRIPT_AT, "readOnly": True},
             {"name": "shm", "mountPath": "/dev/shm"},  # noqa: S108 - the mount that collective libraries expect
-            *([{"name": "secrets", "mountPath": _SECRETS_AT, "readOnly": True}] if spec.secret_files else []),
+            *([{"name": "secrets", "mountPath": SECRETS_AT, "readOnly": True}] if spec.secret_files else []),
         ],
     }
 
@@ -156,7 +160,7 @@ def _environment(spec: JobSpec) -> list[Json]:
     }
     own = from_secret(name, spec.env | spec.secret_env)
     if spec.secret_files:
-        ours["SECRETS_DIR"] = {"value": _SECRETS_AT}
+        ours["SECRETS_DIR"] = {"value": SECRETS_AT}
     return [{"name": key, **value} for key, value in (ours | own).items()]
 
 
@@ -165,11 +169,7 @@ def _script_file(spec: JobSpec) -> Json:
 
 
 def _secret_files(spec: JobSpec) -> Json:
-    """
-    Files that the job's group, and nobody else, may read.
-    """
-    items = [{"key": f"file.{name}", "path": name} for name in sorted(spec.secret_files)]
-    return {"secretName": job_name(spec.token), "defaultMode": _READ_OWN, "items": items}
+    return secret_files(job_name(spec.token), {name: f"file.{name}" for name in spec.secret_files})
 
 
 def _affinity(spec: JobSpec, *, by_topology: bool) -> Json:

@@ -16,6 +16,10 @@ from controlplane.providers.errors import Refused
 Json = dict[str, Any]
 MAX_SECRET_BYTES = 900_000
 """What a Secret of ours may hold; the server's own limit is 1 MiB for the whole object."""
+SECRETS_AT = "/controlplane-secrets"
+"""What SECRETS_DIR names."""
+_READ_OWN = 0o440
+_FILE = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,62}")
 _VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,252}")
 
 
@@ -31,6 +35,21 @@ def from_secret(secret: str, names: Iterable[str]) -> dict[str, Json]:
     Variables whose values stand in the Secret, under `env.<name>`.
     """
     return {key: {"valueFrom": {"secretKeyRef": {"name": secret, "key": f"env.{key}"}}} for key in names}
+
+
+def odd_files(names: Iterable[str]) -> list[str]:
+    """
+    The names of files that no volume is given: what could be more than a name.
+    """
+    return [name for name in names if not _FILE.fullmatch(name)]
+
+
+def secret_files(secret: str, keys: Mapping[str, str]) -> Json:
+    """
+    A volume's source: the Secret's values as files of these names, by their keys there; the pod's group may read them and nobody else.
+    """
+    items = [{"key": key, "path": name} for name, key in sorted(keys.items())]
+    return {"secretName": secret, "defaultMode": _READ_OWN, "items": items}
 
 
 def fence(config: KubernetesConfig, cluster_id: str, gpu_model: str, gpus: int, *, unknown_model: str) -> Json:

@@ -22,7 +22,16 @@ from controlplane.providers.adapters.kubernetes.names import (
     grouped,
     service_name,
 )
-from controlplane.providers.adapters.kubernetes.pods import MAX_SECRET_BYTES, confine, fence, from_secret, odd_variables
+from controlplane.providers.adapters.kubernetes.pods import (
+    MAX_SECRET_BYTES,
+    SECRETS_AT,
+    confine,
+    fence,
+    from_secret,
+    odd_files,
+    odd_variables,
+    secret_files,
+)
 from controlplane.providers.adapters.kubernetes.walls import Part, Queueing
 from controlplane.providers.errors import Refused
 from controlplane.providers.services import CPU, ServiceSpec
@@ -62,8 +71,10 @@ def refuse_unsendable(spec: ServiceSpec, offer: Offer, config: KubernetesConfig)
         check_image(spec.image)
     except ValueError as error:
         raise Refused(f"image: {error}", code="service_image_invalid") from error
-    odd = odd_variables(spec.env)
-    size = sum(len(key) + len(value.encode()) for key, value in spec.env.items()) + sum(len(one.content) for one in spec.files)
+    env = {**spec.env, **spec.secret_env}
+    odd = odd_variables(env) + odd_files(spec.secret_files)
+    size = sum(len(key) + len(value.encode()) for key, value in {**env, **spec.secret_files}.items())
+    size += sum(len(one.content) for one in spec.files)
     if odd or size > MAX_SECRET_BYTES or not all(_stays_inside(one.path) for one in spec.files):
         raise Refused("the environment or files cannot be sent", code="service_env_invalid")
     if spec.nodes > 1 and not offer.lws:
@@ -224,7 +235,8 @@ def _quantity(value: float) -> str:
 
 
 def _secret_data(spec: ServiceSpec) -> dict[str, str]:
-    texts = {f"env.{key}": value for key, value in spec.env.items()}
+    texts = {f"env.{key}": value for key, value in (spec.env | spec.secret_env).items()}
+    texts |= {f"secret.{name}": value for name, value in spec.secret_files.items()}
     texts |= {f"file.{number}": one.content for number, one in enumerate(spec.files)}
     return {key: base64.b64encode(value.encode()).decode() for key, value in texts.items()}
 
@@ -234,6 +246,9 @@ def _pod(spec: ServiceSpec, config: KubernetesConfig, command: tuple[str, ...], 
     volumes: list[Json] = [{"name": "shm", "emptyDir": {"medium": "Memory"}}, {"name": "cache", "emptyDir": {}}]
     if files:
         volumes.append({"name": "files", "secret": {"secretName": secret_name(spec), "items": files}})
+    if spec.secret_files:
+        keys = {name: f"secret.{name}" for name in spec.secret_files}
+        volumes.append({"name": "secrets", "secret": secret_files(secret_name(spec), keys)})
     pod: Json = {
         **fence(config, spec.cluster_id, spec.gpu_model, spec.gpus_per_node, unknown_model="service_gpu_model_unknown"),
         "containers": [_container(spec, config, command, first=first)],
@@ -251,12 +266,16 @@ def _container(spec: ServiceSpec, config: KubernetesConfig, command: tuple[str, 
         {"name": "shm", "mountPath": "/dev/shm"},  # noqa: S108 - the mount that collective libraries expect
         {"name": "cache", "mountPath": _CACHE},
     ]
+    if spec.files:
+        mounts.append({"name": "files", "mountPath": _FOLDER, "readOnly": True})
+    if spec.secret_files:
+        mounts.append({"name": "secrets", "mountPath": SECRETS_AT, "readOnly": True})
     made: Json = {
         **confine(config, spec.gpus_per_node),
         "name": CONTAINER,
         "image": spec.image,
         "env": _environment(spec),
-        "volumeMounts": [*mounts, {"name": "files", "mountPath": _FOLDER, "readOnly": True}] if spec.files else mounts,
+        "volumeMounts": mounts,
     }
     if command:
         made["command"] = [one.replace("$", "$$") for one in command]  # the server would take $(NAME) for its own
@@ -286,5 +305,7 @@ def _environment(spec: ServiceSpec) -> list[Json]:
             "NNODES": {"value": "$(LWS_GROUP_SIZE)"},
             "NODE_RANK": {"value": "$(LWS_WORKER_INDEX)"},
         }
-    own = from_secret(secret_name(spec), spec.env)
+    if spec.secret_files:
+        ours["SECRETS_DIR"] = {"value": SECRETS_AT}
+    own = from_secret(secret_name(spec), spec.env | spec.secret_env)
     return [{"name": key, **value} for key, value in (ours | own).items()]
