@@ -28,6 +28,7 @@ from controlplane.bootstrap import Runtime, build, credential_desk
 from controlplane.calculators.routes import router as calculators
 from controlplane.catalog.routes import router as catalog
 from controlplane.clusters.routes import router as clusters
+from controlplane.fabric_checks.machine_routes import LANES as FABRIC_LANES
 from controlplane.fabric_checks.routes import router as fabric_checks
 from controlplane.identity import service as identity
 from controlplane.identity.routes import router as tree
@@ -91,7 +92,7 @@ def create_app(settings: Settings | None = None) -> FastAPI:
         brands=Brands(lambda host: _find_brand(runtime.engine, host)),
         trusted=trusted_networks(settings.trusted_proxies),
         max_body_bytes=settings.max_body_bytes,
-        lanes=(*BOOT_LANES, *JOB_LANES),
+        lanes=(*BOOT_LANES, *JOB_LANES, *FABRIC_LANES),
         written=(Written("POST", re.compile(FILES), frozenset(MEDIA_TYPES), LARGEST_FILE_BYTES),),
         uploads=tuple(Upload("PUT", re.compile(path), settings.max_image_chunk_bytes) for path in UPLOADS),
     )

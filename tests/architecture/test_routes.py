@@ -11,6 +11,7 @@ from sqlalchemy import text
 
 from controlplane.app import ROUTERS
 from controlplane.boots.machine_routes import LANES as BOOT_LANES
+from controlplane.fabric_checks.machine_routes import LANES as FABRIC_LANES
 from controlplane.identity.states import PERMISSIONS
 from controlplane.jobs.machine_routes import LANES as JOB_LANES
 from controlplane.web.endpoint import LEVELS, Rule
@@ -47,6 +48,7 @@ WALLS_ELSEWHERE = {
 OF_MACHINES = {
     "/v1/boot/{token}/": {"boot_token"},
     "/v1/job-output/{token}/": {"boot_token"},
+    "/v1/fabric-runs/{token}": {"boot_token"},
     "/latest/": {"address", "address_and_token"},
 }
 """Where machines call, which have no key and no role: what lets them in instead."""
@@ -71,7 +73,7 @@ def served(router: APIRouter) -> Iterator[APIRoute]:
 
 
 ROUTES = [route for router in ROUTERS for route in served(router)]
-LANES = (*BOOT_LANES, *JOB_LANES)
+LANES = (*BOOT_LANES, *JOB_LANES, *FABRIC_LANES)
 RULES = [rule for lane in LANES for rule in lane.routes.rules]
 
 
@@ -92,8 +94,8 @@ def test_every_route_has_a_rule_with_a_permission() -> None:
 
 def test_routes_of_machines_say_what_lets_them_in() -> None:
     """They lie where no other route does, and each is guarded by token or address, and says what body it takes."""
-    assert {lane.prefix for lane in LANES} == {"/v1/boot/", "/v1/job-output/", "/latest/"}
-    assert len({(rule.method, rule.path) for rule in RULES}) == 16
+    assert {lane.prefix for lane in LANES} == {"/v1/boot/", "/v1/job-output/", "/v1/fabric-runs/", "/latest/"}
+    assert len({(rule.method, rule.path) for rule in RULES}) == 18
     for rule in RULES:
         where = next(start for start in OF_MACHINES if rule.path.startswith(start))
         assert rule.credential in OF_MACHINES[where], rule.path

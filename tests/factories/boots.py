@@ -122,7 +122,13 @@ class Machine:
         """
         What is answered.
         """
-        return asyncio.run(ask(self.app, "POST", f"/v1/boot/{self.token}/{name}", body, peer=self.peer, Content_Type=kind))
+        return self.call("POST", f"/v1/boot/{self.token}/{name}", body, kind)
+
+    def call(self, method: str, path: str, body: bytes, kind: str) -> Answer:
+        """
+        What is answered at any path.
+        """
+        return asyncio.run(ask(self.app, method, path, body, peer=self.peer, Content_Type=kind))
 
     def phone_home(self, **told: str) -> Answer:
         """

@@ -122,7 +122,8 @@ class Rack:
 
     def _speak(self) -> int:
         rows = self.world.rows(
-            "SELECT id, node_id, purpose, facts->>'instance_id' AS instance FROM boots WHERE state IN ('made', 'fetched', 'reporting')"
+            "SELECT id, node_id, purpose, facts->>'instance_id' AS instance FROM boots"
+            " WHERE state IN ('made', 'fetched', 'reporting') AND purpose <> 'fabric'"
         )
         spoke = 0
         for row in rows:

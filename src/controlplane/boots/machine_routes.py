@@ -21,7 +21,7 @@ from starlette.requests import Request
 
 from controlplane.boots import reporting
 from controlplane.boots.disc import burn
-from controlplane.boots.schemas import AppliedIn, ReportIn, read
+from controlplane.boots.schemas import AppliedIn, ReportIn
 from controlplane.boots.seed import EMPTY, Content, Machine, by_path, look_up, meta_data, network_config, render, user_data
 from controlplane.boots.service import facts_of
 from controlplane.boots.states import BootLinks
@@ -33,6 +33,7 @@ from controlplane.web.edge import Network, parse_address
 from controlplane.web.limits import Buckets, too_many
 from controlplane.web.machine import FORM, GZIP, JSON, OCTETS, Lane, MachineCall, MachineLook, MachineReply, MachineRoutes
 from controlplane.web.ranges import parse_wanted
+from controlplane.web.schemas import read
 
 BOOT = "/v1/boot/{token}"
 LATEST = "/latest"

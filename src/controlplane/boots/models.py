@@ -52,7 +52,7 @@ class BootRow(Base):
     __tablename__ = "boots"
     __table_args__ = (
         CheckConstraint("state IN ('made','fetched','reporting','ready','failed','ended')", name="state"),
-        CheckConstraint("purpose IN ('deploy','wipe','check','rescue','install')", name="purpose"),
+        CheckConstraint("purpose IN ('deploy','wipe','check','rescue','install','fabric')", name="purpose"),
         Index("uq_boots_open", "node_id", unique=True, postgresql_where=text("state <> 'ended'")),
         Index("ix_boots_node", "node_id", "id"),
         Index("ix_boots_address", "address", postgresql_where=text("state <> 'ended' AND address IS NOT NULL")),
@@ -72,7 +72,7 @@ class BootRow(Base):
     blueprint_id: Mapped[str | None] = mapped_column(ForeignKey("blueprints.id"))
     """What it is to be."""
     purpose: Mapped[str]
-    """deploy, wipe, check, rescue or install."""
+    """deploy, wipe, check, rescue, install or fabric."""
     image_id: Mapped[str | None] = mapped_column(ForeignKey("images.id"))
     """The image that it writes to the machine's disk, or that the machine starts from; none for others."""
     facts: Mapped[dict[str, Any]]

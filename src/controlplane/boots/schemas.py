@@ -2,14 +2,13 @@
 Boots on the wire: what operators are shown, and what machines report.
 """
 
-from typing import Annotated, TypeVar
+from typing import Annotated
 
 from fastapi import Query
-from pydantic import AfterValidator, Field, StringConstraints, ValidationError
+from pydantic import AfterValidator, Field, StringConstraints
 
 from controlplane.boots.service import Console
 from controlplane.boots.states import BOOT_STATES, CLOUD_INIT_STAGES, PURPOSES, BootView, Outcome, Report
-from controlplane.kit.errors import FieldError, Invalid
 from controlplane.web.schemas import Body, Condition, Moment, Out, check_text
 
 PageLimit = Annotated[int, Query(ge=1, le=200, description="Items per page.", examples=[50])]
@@ -19,8 +18,6 @@ PageToken = Annotated[
 After = Annotated[int, Query(ge=0, le=2**53, description="Only output from this byte on; 0 for all that is kept.", examples=[0])]
 Words = Annotated[str, StringConstraints(max_length=4000), AfterValidator(check_text)]
 ShortName = Annotated[str, StringConstraints(min_length=1, max_length=100, pattern=r"^[A-Za-z0-9_.:-]+$")]
-WORST_FIELDS = 10
-T = TypeVar("T", bound=Body)
 
 
 class StageOut(Out):
@@ -165,15 +162,3 @@ class AppliedIn(Body):
 
     version: int = Field(ge=0, le=2**31)
     failed: list[FailedFile] = Field(max_length=100)
-
-
-def read(model: type[T], body: bytes) -> T:
-    """
-    The body as the model. Raises Invalid.
-    """
-    try:
-        return model.model_validate_json(body)
-    except ValidationError as error:
-        found = error.errors(include_url=False, include_input=False, include_context=False)[:WORST_FIELDS]
-        fields = [FieldError(".".join(map(str, ("body", *one["loc"]))), one["type"], one["msg"]) for one in found]
-        raise Invalid("The body does not have the agreed form.", errors=fields) from None

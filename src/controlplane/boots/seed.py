@@ -116,7 +116,7 @@ class Seed:
         return made if self.network_config is None else {**made, "network-config": self.network_config}
 
 
-OWN: Mapping[Purpose, float] = {"wipe": 12 * 3600.0, "check": 900.0}
+OWN: Mapping[Purpose, float] = {"wipe": 12 * 3600.0, "check": 900.0, "fabric": 6 * 3600.0}
 """Purposes of our own, whose one script has their name and may take so many seconds, a check besides what its tests may take."""
 INSTALLING: Mapping[str, float] = {"disk": 300.0, "image": 2 * 3600.0, "verify": 2 * 3600.0}
 """The scripts of an installation, in order, and how many seconds each may take."""
@@ -135,12 +135,15 @@ def own_scripts(
     """
     What a boot without a blueprint runs: for a wipe or a check our own script, told what the operator knows of the machine and, for a
     check, which tests it runs: a line `name limit_s amount` for each. It may take as long as they may, and as long as it may without.
-    An installation runs a script for each of its stages.
+    An installation runs a script for each of its stages. A fabric check is one program, which is told by the control plane what to run.
     """
     if purpose == "install" and image is not None:
         return tuple(Script(name, _installing(name, facts, image), limit_s) for name, limit_s in INSTALLING.items())
     if purpose not in OWN:
         return ()
+    if purpose == "fabric":
+        program = (files("controlplane.boots") / "scripts" / "fabric.py").read_text(encoding="utf-8")
+        return (Script(purpose, f"python3 - <<'END-OF-PROGRAM'\n{program}END-OF-PROGRAM\n", OWN[purpose]),)
     known = f"EXPECTED_GPUS={int(facts.tags.get('gpus', '0'))}\nDISKLESS={'yes' if facts.tags.get('diskless') == 'yes' else 'no'}\n"
     if purpose == "check":
         tests = (f"{one['name']} {int(one['limit_s'])} {int(one['amount'])}" for one in burn_in)

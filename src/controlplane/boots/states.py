@@ -16,8 +16,8 @@ from cryptography.hazmat.primitives.kdf.hkdf import HKDF
 
 from controlplane.kit.ids import is_id
 
-Purpose = Literal["deploy", "wipe", "check", "rescue", "install"]
-PURPOSES: tuple[Purpose, ...] = ("deploy", "wipe", "check", "rescue", "install")
+Purpose = Literal["deploy", "wipe", "check", "rescue", "install", "fabric"]
+PURPOSES: tuple[Purpose, ...] = ("deploy", "wipe", "check", "rescue", "install", "fabric")
 BootState = Literal["made", "fetched", "reporting", "ready", "failed", "ended"]
 BOOT_STATES: tuple[BootState, ...] = ("made", "fetched", "reporting", "ready", "failed", "ended")
 """made: nothing was fetched yet; fetched: the machine has its user-data; reporting: it has spoken; ready and failed: it has its

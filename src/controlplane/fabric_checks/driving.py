@@ -74,15 +74,31 @@ def apply(session: Session, results: Sequence[Result]) -> None:
             facts = CheckFacts(end="failed", failure=result.outcome.code)
         if isinstance(facts, CheckFacts):
             _store(session, result.claim, facts)
+    _send_home(session, results)
     ended = [one.claim.id for one in results if isinstance(one.outcome, Advance) and one.outcome.to in ENDS]
     if ended:
         nodes.take_back(session, ended)
         repository.put_returned(session, ended)
 
 
+def _send_home(session: Session, results: Sequence[Result]) -> None:
+    """
+    Of checks that go no further: their machines that boot through us are let go, and no run of theirs is open.
+    """
+    going = [
+        one.claim.id
+        for one in results
+        if isinstance(one.outcome, Fail) or (isinstance(one.outcome, Advance) and one.outcome.to == "returning")
+    ]
+    nodes.recall(session, going)
+    repository.close_all(session, going)
+
+
 def _store(session: Session, claim: Claim, facts: CheckFacts) -> None:
     values: dict[str, Any] = {}
+    repository.open_runs(session, claim.id, facts.opened)
     if facts.ran:
+        repository.close_runs(session, claim.id, [one.run.name for one in facts.ran])
         known = {one["name"]: one for one in claim.row["results"]}
         told = {one.run.name: _record(session, claim, one) for one in facts.ran}
         values["results"] = list((known | told).values())

@@ -23,6 +23,24 @@ class SeveralProviders(Conflict):
     title = "The nodes belong to several providers"
 
 
+class AnotherWord(Conflict):
+    """
+    A machine of a check says otherwise than it has said before; the first word stands.
+    """
+
+    code = "another_word"
+    title = "The machine has said otherwise before"
+
+
+class RunOver(Conflict):
+    """
+    Nothing is taken for this run: it is recorded, or its machines are not together yet.
+    """
+
+    code = "run_over"
+    title = "The run takes nothing now"
+
+
 class CheckEnding(Conflict):
     """
     The check has ended or is giving its nodes back; field `state`.

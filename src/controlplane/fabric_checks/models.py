@@ -3,10 +3,11 @@ Rows of fabric checks and of the nodes they hold.
 """
 
 from datetime import datetime
+from ipaddress import IPv4Address, IPv6Address
 from typing import Any
 
-from sqlalchemy import CheckConstraint, ForeignKey, Index, text
-from sqlalchemy.dialects.postgresql import JSONB
+from sqlalchemy import CheckConstraint, ForeignKey, ForeignKeyConstraint, Index, text
+from sqlalchemy.dialects.postgresql import INET, JSONB
 from sqlalchemy.orm import Mapped, mapped_column
 
 from controlplane.kit.clock import CpClock
@@ -85,3 +86,52 @@ class FabricCheckNodeRow(Base):
     """Database clock."""
     returned_at: Mapped[datetime | None]
     """When it was free again; none while the check holds it."""
+    address: Mapped[IPv4Address | IPv6Address | None] = mapped_column(INET())
+    """Where the others of a run reach it; none before it came, and for machines that do not boot through us."""
+    told: Mapped[dict[str, Any]] = mapped_column(server_default=text("'{}'::jsonb"))
+    """What it said when it came: {tools, devices, gpus, key, host_key}; keys are public ones."""
+    arrived_at: Mapped[datetime | None]
+    """When it came."""
+
+
+class AttendanceRow(Base):
+    """
+    One machine in one run of a check whose machines boot through us.
+    """
+
+    __tablename__ = "fabric_check_attendances"
+    __table_args__ = (
+        ForeignKeyConstraint(
+            ["check_id", "node_id"],
+            ["fabric_check_nodes.check_id", "fabric_check_nodes.node_id"],
+            name="fk_fabric_check_attendances_member",
+        ),
+        CheckConstraint("result IN ('','passed','failed','not_measured')", name="result"),
+        CheckConstraint("(told_at IS NULL) = (result = '')", name="told"),
+        CheckConstraint("told_at IS NULL OR came_at IS NOT NULL", name="came_first"),
+        CheckConstraint("closed_at IS NULL OR output = ''", name="not_kept"),
+        Index("uq_fabric_check_attendances_open", "node_id", unique=True, postgresql_where=text("closed_at IS NULL")),
+    )
+
+    check_id: Mapped[str] = mapped_column(primary_key=True)
+    """Which check."""
+    run: Mapped[str] = mapped_column(primary_key=True)
+    """Name of the run."""
+    node_id: Mapped[str] = mapped_column(primary_key=True)
+    """Which machine."""
+    opened_at: Mapped[datetime] = mapped_column(server_default=CpClock())
+    """Since when it is waited for."""
+    came_at: Mapped[datetime | None]
+    """When it first asked for the run; tools begin when all have."""
+    result: Mapped[str] = mapped_column(server_default="")
+    """passed, failed or not_measured, in the machine's words; empty before."""
+    detail: Mapped[str] = mapped_column(server_default="")
+    """Why it failed or was not measured."""
+    output: Mapped[str] = mapped_column(server_default="")
+    """What the tool printed, until the run is recorded."""
+    digest: Mapped[str] = mapped_column(server_default="")
+    """SHA-256 of all that it said, in hex: another word of the same machine on the same run is refused."""
+    told_at: Mapped[datetime | None]
+    """When it said so."""
+    closed_at: Mapped[datetime | None]
+    """When the run was recorded; nothing counts from then on."""

@@ -2,6 +2,7 @@
 The life of a fabric check as data, what it runs on which nodes, and its verdict. Pure.
 """
 
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from itertools import pairwise
@@ -17,6 +18,11 @@ Tool = Literal["nccl-tests", "ib_write_bw"]
 Result = Literal["passed", "failed", "not_measured"]
 Verdict = Literal["", "passed", "failed", "not_measured", "not_judged"]
 COLLECTIVES: Mapping[Tool, str] = {"nccl-tests": "all_reduce", "ib_write_bw": ""}
+TOOLS: Mapping[Tool, tuple[str, ...]] = {
+    "nccl-tests": ("all_reduce_perf", "mpirun", "ssh", "sshd"),
+    "ib_write_bw": ("ib_write_bw",),
+}
+"""What a machine that boots through us must have to take part."""
 MOST_NODES = 64
 """Of one check; of a larger place the first ones are measured."""
 FEWEST_NODES = 2
@@ -223,6 +229,145 @@ class Ran:
 
 
 @dataclass(frozen=True, slots=True)
+class ToolSettings:
+    """
+    How tools are run on machines that boot through us: the provider's setting `fabric_tools`.
+    """
+
+    rails: tuple[str, ...] = ()
+    """RDMA devices in rail order; a rail without one is not measured."""
+    timeout_s: int = 600
+    """Longest one tool may run."""
+    all_reduce: tuple[str, ...] = ("-b", "8", "-e", "8G", "-f", "2")
+    """Options of all_reduce_perf."""
+    ib_write_bw: tuple[str, ...] = ("-F", "--report_gbits")
+    """Options of ib_write_bw, on both ends."""
+    mpirun: tuple[str, ...] = ()
+    """More options of mpirun."""
+
+
+LIMITS_S = range(10, 7201)
+DEVICE = re.compile(r"[A-Za-z0-9_.-]{1,40}", re.ASCII)
+OPTION = re.compile(r"[\x21-\x7e]{1,200}", re.ASCII)
+
+
+def tool_settings(config: Mapping[str, Any]) -> ToolSettings:
+    """
+    The settings among a provider's. Raises ValueError in words for operators.
+    """
+    given = config.get("fabric_tools", {})
+    if not isinstance(given, dict) or not given.keys() <= set(ToolSettings.__slots__):
+        raise ValueError(f"the provider's setting fabric_tools knows {', '.join(ToolSettings.__slots__)}")
+    timeout_s = given.get("timeout_s", ToolSettings().timeout_s)
+    if type(timeout_s) is not int or timeout_s not in LIMITS_S:
+        raise ValueError(f"fabric_tools.timeout_s is {LIMITS_S.start} to {LIMITS_S.stop - 1} seconds")
+    words = {name: value for name, value in given.items() if name != "timeout_s"}
+    for name, value in words.items():
+        form = DEVICE if name == "rails" else OPTION
+        if not isinstance(value, list) or not all(isinstance(one, str) and form.fullmatch(one) for one in value):
+            raise ValueError(f"fabric_tools.{name} is a list of plain words")
+    return ToolSettings(timeout_s=timeout_s, **{name: tuple(value) for name, value in words.items()})
+
+
+def lacking(tool: Tool, rail: int | None, settings: ToolSettings, told: Mapping[str, Any]) -> str:
+    """
+    What the tool needs and the machine, by what it told when it came, does not have; empty where it has everything.
+    """
+    missing = [one for one in TOOLS[tool] if one not in told.get("tools", ())]
+    if missing:
+        return f"no {missing[0]} in the image"
+    if tool == "nccl-tests" and not told.get("gpus"):
+        return "no GPU is seen"
+    if rail is None:
+        return ""
+    if rail >= len(settings.rails):
+        return f"no device is configured for rail {rail}"
+    return "" if settings.rails[rail] in told.get("devices", ()) else f"no RDMA port of {settings.rails[rail]} is up"
+
+
+@dataclass(frozen=True, slots=True)
+class Arrival:
+    """
+    What a machine that boots through us tells when it comes to its check.
+    """
+
+    address: str
+    """Where it is reached, as far as it knows."""
+    tools: tuple[str, ...]
+    """Those of TOOLS that its image has."""
+    devices: tuple[str, ...]
+    """Its RDMA devices with a port that is up."""
+    gpus: int
+    """How many GPUs it sees."""
+    key: str
+    """Its public key as a client of SSH; empty where it cannot make one."""
+    host_key: str
+    """Its public key as a server of SSH."""
+
+    def document(self) -> dict[str, Any]:
+        """
+        As its row keeps it.
+        """
+        return {**asdict(self), "tools": list(self.tools), "devices": list(self.devices)}
+
+
+@dataclass(frozen=True, slots=True)
+class Guest:
+    """
+    A machine of a check that boots through us.
+    """
+
+    node_id: str
+    """`nod_…`."""
+    arrived: bool
+    """Whether it came."""
+    lost: str
+    """Why it will not come, in words; empty while it may."""
+    home: bool
+    """Whether it was seen without power after the check had let it go."""
+    lacks: str
+    """What the check's tool needs and the machine does not have; empty where nothing, or where it has not come."""
+
+
+@dataclass(frozen=True, slots=True)
+class Attendance:
+    """
+    One machine in one run that was opened.
+    """
+
+    ref: str
+    """Its name at the provider."""
+    waited_s: float
+    """Since the run was opened."""
+    came_for_s: float | None
+    """Since it asked for the run; None: it has not."""
+    result: Result | None
+    """What it said; None: nothing yet."""
+    told_for_s: float
+    """Since it said so."""
+    detail: str
+    """Why it failed or was not measured."""
+    output: str
+    """What its tool printed."""
+
+
+@dataclass(frozen=True, slots=True)
+class Meeting:
+    """
+    How far the machines of a check are that boot through us.
+    """
+
+    guests: Mapping[str, Guest]
+    """By their names at the provider."""
+    open_runs: Mapping[str, tuple[Attendance, ...]]
+    """By run, those that are opened and not recorded."""
+    ended: frozenset[str]
+    """Runs that are recorded."""
+    state_for_s: float
+    """How long the check has been in its state."""
+
+
+@dataclass(frozen=True, slots=True)
 class CheckFacts:
     """
     What a step or a decision learnt and `apply` stores with the move.
@@ -230,6 +375,8 @@ class CheckFacts:
 
     ran: tuple[Ran, ...] = ()
     """Runs that have ended."""
+    opened: tuple[Run, ...] = ()
+    """Runs whose machines, all of which boot through us, are called together."""
     end: str = ""
     """The state it will end in; empty: not known yet."""
     failure: str = ""
@@ -264,6 +411,8 @@ class CheckSnapshot:
     """Whether its state lasts too long."""
     end: str
     """The state it will end in, once that is known."""
+    meeting: Meeting | None = None
+    """Its machines where they boot through us; None where the provider has tools of its own, or none."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -448,7 +448,7 @@ WAKE = {
         WHERE id IN (SELECT id FROM {rows} WHERE id IN :ids AND due_at IS NOT NULL ORDER BY id FOR UPDATE)
         """
     ).bindparams(bindparam("ids", expanding=True))
-    for rows in ("nodes", "clusters", "jobs", "services")
+    for rows in ("nodes", "clusters", "jobs", "services", "fabric_checks")
 }
 
 

@@ -32,8 +32,11 @@ BOOTS: Mapping[str, boots.Purpose] = {
     "reinstalling": "deploy",
     "rescuing": "rescue",
     "cleaning": "wipe",
+    "checking": "fabric",
 }
 """States that a bare machine spends on a boot of ours."""
+LONGEST_LOAN_S = 6 * 3600.0
+"""What a boot for a fabric check may last: longer than all states of the check before its way back."""
 FREE_AGAIN = frozenset({"available", "quarantined", "maintenance"})
 OPERATION_ENDS: Mapping[str, str] = {
     "available": "succeeded",
@@ -168,7 +171,7 @@ def _begin_boots(session: Session, state: str, node_ids: Sequence[str], *, insta
     rows = session.execute(BARE.where(NodeRow.id.in_(node_ids), NodeRow.access != {})).all()
     if not rows:
         return
-    purpose, within_s = BOOTS[state], NODE_STATES.by_name[state].longest_stay_s or 0.0
+    purpose, within_s = BOOTS[state], NODE_STATES.by_name[state].longest_stay_s or LONGEST_LOAN_S
     tests = qualification.tests_of(session, {row.instance_type for row in rows}) if purpose == "check" else {}
     installing = [purpose == "deploy" and row.image_id is not None and not installed for row in rows]
     wanted = [

@@ -8,7 +8,10 @@ from dataclasses import dataclass
 from sqlalchemy import bindparam, select, text
 from sqlalchemy.orm import Session
 
+from controlplane.boots import service as boots
 from controlplane.kit.events import Event, Move, record
+from controlplane.kit.lifecycle import wake
+from controlplane.nodes.driving import begin_task
 from controlplane.nodes.models import NodeRow
 
 
@@ -54,7 +57,8 @@ class Candidate:
 
 LEND = text(
     """
-    UPDATE nodes SET state = 'checking', check_id = :check, reason = :reason, step = '', state_since = cp_clock(), due_at = NULL,
+    UPDATE nodes SET state = 'checking', check_id = :check, reason = :reason, step = '', state_since = cp_clock(),
+      due_at = CASE WHEN access <> '{}'::jsonb THEN cp_clock() END, attempts = 0, attention = '',
       deadline_at = NULL, version = version + 1, updated_at = cp_clock()
     WHERE id IN (SELECT id FROM nodes WHERE id IN :ids AND state = 'available' AND allocation_id IS NULL ORDER BY id FOR UPDATE)
     RETURNING id
@@ -63,7 +67,7 @@ LEND = text(
 TAKE_BACK = text(
     """
     UPDATE nodes SET state = 'available', check_id = NULL, reason = :reason, step = '', state_since = cp_clock(), due_at = NULL,
-      deadline_at = NULL, version = version + 1, updated_at = cp_clock()
+      attention = '', deadline_at = NULL, version = version + 1, updated_at = cp_clock()
     WHERE id IN (SELECT id FROM nodes WHERE check_id IN :checks AND state = 'checking' ORDER BY id FOR UPDATE)
     RETURNING id
     """
@@ -85,12 +89,57 @@ def candidates(session: Session, place: Place, limit: int) -> list[Candidate]:
 
 def lend(session: Session, node_ids: Sequence[str], check_id: str) -> frozenset[str]:
     """
-    Those of the nodes that were free are the check's; their ids are returned. Whoever was quicker keeps the others.
+    Those of the nodes that were free are the check's; their ids are returned. Whoever was quicker keeps the others. Machines that boot
+    through us are on their way into a boot of their own for it.
     """
     words = f"Lent to {check_id}."
     taken = sorted(session.execute(LEND, {"ids": sorted(set(node_ids)) or [""], "check": check_id, "reason": words}).scalars())
     _tell(session, taken, "available", "checking", words)
+    begin_task(session, "checking", taken)
     return frozenset(taken)
+
+
+@dataclass(frozen=True, slots=True)
+class Lent:
+    """
+    A machine that boots through us, as the check sees it that it is lent to.
+    """
+
+    node_id: str
+    """`nod_…`."""
+    step: str
+    """How far it is on its way there and back."""
+    boot_state: str
+    """made, fetched, reporting, ready, failed or ended."""
+    failure: str
+    """What the boot failed of, in words; empty where it has not."""
+
+
+LENT = text("SELECT id, check_id, step, boot_id FROM nodes WHERE check_id = ANY(:checks) AND access <> '{}'::jsonb ORDER BY id")
+
+
+def lent_to(session: Session, check_ids: Sequence[str]) -> dict[str, tuple[Lent, ...]]:
+    """
+    The machines of these checks that boot through us, by check; two queries.
+    """
+    rows = session.execute(LENT, {"checks": sorted(set(check_ids))}).all()
+    views = boots.views(session, [row.boot_id for row in rows if row.boot_id]) if rows else {}
+    found: dict[str, list[Lent]] = {}
+    for row in rows:
+        view = views.get(row.boot_id)
+        lent = Lent(row.id, row.step, view.state if view else "ended", view.failure if view else "")
+        found.setdefault(row.check_id, []).append(lent)
+    return {check_id: tuple(some) for check_id, some in found.items()}
+
+
+def recall(session: Session, check_ids: Sequence[str]) -> None:
+    """
+    The machines of these checks that boot through us are on their way back: their tokens open nothing any more, and they are switched off
+    as soon as they are looked at. Recalling twice changes nothing.
+    """
+    rows = session.execute(LENT, {"checks": sorted(set(check_ids))}).all() if check_ids else ()
+    wake(session, "nodes", [row.id for row in rows])
+    boots.end(session, [row.boot_id for row in rows if row.boot_id])
 
 
 def take_back(session: Session, check_ids: Sequence[str]) -> None:

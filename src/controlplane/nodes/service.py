@@ -33,7 +33,7 @@ from controlplane.nodes.allocating import (
 from controlplane.nodes.appointing import appoint, direct, dismiss
 from controlplane.nodes.driving import FREE_AGAIN, apply, begin_task
 from controlplane.nodes.errors import WrongState
-from controlplane.nodes.lending import Candidate, Place, candidates, lend, take_back
+from controlplane.nodes.lending import Candidate, Lent, Place, candidates, lend, lent_to, recall, take_back
 from controlplane.nodes.models import AllocationRow, HoldRow, NodeRow, WipeRow
 from controlplane.nodes.registering import (
     NewNode,
@@ -77,6 +77,7 @@ __all__ = [
     "Candidate",
     "Hold",
     "InstanceState",
+    "Lent",
     "NewNode",
     "NewProvider",
     "NodeView",
@@ -109,6 +110,7 @@ __all__ = [
     "instance_state",
     "keep",
     "lend",
+    "lent_to",
     "lift_freeze",
     "list_freezes",
     "list_providers",
@@ -120,6 +122,7 @@ __all__ = [
     "read_pools",
     "read_providers",
     "read_seats",
+    "recall",
     "register_provider",
     "report",
     "reports_of",

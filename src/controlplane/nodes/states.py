@@ -33,6 +33,7 @@ NODE_STATES = StateTable(
             "checking",
             "settled",
             frozenset({"available"}),
+            keeps_trying=True,
             says="Lent to a fabric check; free again when the check has seen it let go.",
         ),
         State("reserved", "moving", frozenset({"deploying", "releasing"}), 600, "releasing", says="Chosen for a cluster."),
@@ -307,7 +308,7 @@ class Boot:
     under: tuple[str, ...] = ()
     """What tools measured in this boot that is not good enough, in words."""
     purpose: str = ""
-    """deploy, wipe, check, rescue or install."""
+    """deploy, wipe, check, rescue, install or fabric."""
     has_image: bool = False
     """Whether it writes an image to the disk, or starts from one that was written."""
 

@@ -17,12 +17,16 @@ from pydantic import (
     PlainSerializer,
     Strict,
     StringConstraints,
+    ValidationError,
     WithJsonSchema,
 )
 
 from controlplane.kit.clock import rfc3339
+from controlplane.kit.errors import FieldError, Invalid
 
 T = TypeVar("T")
+M = TypeVar("M", bound=BaseModel)
+WORST_FIELDS = 10
 RFC3339 = re.compile(r"^\d{4}-\d{2}-\d{2}[Tt ]\d{2}:\d{2}:\d{2}(\.\d{1,9})?([Zz]|[+-]\d{2}:\d{2})$", re.ASCII)
 EARLIEST_YEAR, LATEST_YEAR = 1970, 2199
 
@@ -204,3 +208,15 @@ def plain(value: Any) -> Any:
     if isinstance(value, (list, tuple, set, frozenset)):
         return [plain(one) for one in value]
     return value
+
+
+def read(model: type[M], body: bytes) -> M:
+    """
+    The body as the model. Raises Invalid.
+    """
+    try:
+        return model.model_validate_json(body)
+    except ValidationError as error:
+        found = error.errors(include_url=False, include_input=False, include_context=False)[:WORST_FIELDS]
+        fields = [FieldError(".".join(map(str, ("body", *one["loc"]))), one["type"], one["msg"]) for one in found]
+        raise Invalid("The body does not have the agreed form.", errors=fields) from None

@@ -5,6 +5,7 @@ Tools run between a check's nodes, round by round.
 from collections.abc import Sequence
 
 from controlplane.fabric_checks.states import COLLECTIVES, CheckFacts, CheckSnapshot, Ran, Result, Run
+from controlplane.fabric_checks.steps.meeting import meet
 from controlplane.fabric_checks.steps.stopping import stop_of
 from controlplane.kit.outcome import Advance, Outcome, Wait
 from controlplane.providers.checks import FabricRun, RunView
@@ -18,6 +19,8 @@ def measure(check: CheckSnapshot, tools: Toolbox) -> Outcome:
     """
     The round's tools are begun, watched, and what they printed is handed over once all have ended; then the next round, or the judgement.
     """
+    if check.meeting is not None:
+        return meet(check, check.meeting)
     stop = stop_of(check)
     if stop is not None:
         return stop

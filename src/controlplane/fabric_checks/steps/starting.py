@@ -3,6 +3,7 @@ A check's nodes are made ready for tools.
 """
 
 from controlplane.fabric_checks.states import CheckFacts, CheckSnapshot, Ran
+from controlplane.fabric_checks.steps.meeting import call_together
 from controlplane.fabric_checks.steps.stopping import stop_of
 from controlplane.kit.outcome import Advance, Outcome, Wait
 from controlplane.providers.checks import SupportsFabricChecks
@@ -17,6 +18,8 @@ def make_ready(check: CheckSnapshot, tools: Toolbox) -> Outcome:
     """
     On to the tools once all machines are ready for them; where a provider has none, nothing is measured and the ledger says so.
     """
+    if check.meeting is not None:
+        return call_together(check, check.meeting)
     stop = stop_of(check)
     if stop is not None:
         return stop

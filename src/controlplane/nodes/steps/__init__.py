@@ -12,6 +12,7 @@ from controlplane.nodes.steps.metal import acting, is_bare
 from controlplane.nodes.steps.metal import cleaning as metal_cleaning
 from controlplane.nodes.steps.metal import deploying as metal_deploying
 from controlplane.nodes.steps.metal import inspecting as metal_inspecting
+from controlplane.nodes.steps.metal import lending as metal_lending
 from controlplane.nodes.steps.metal import qualifying as metal_qualifying
 from controlplane.nodes.steps.metal import releasing as metal_releasing
 from controlplane.nodes.steps.metal import updating as metal_updating
@@ -41,6 +42,7 @@ STEPS: Mapping[str, Callable[[Any, Any], Outcome]] = {
     "inspecting": _either(inspecting.inspect, metal_inspecting.inspect),
     "updating": metal_updating.update,
     "qualifying": _either(qualifying.qualify, metal_qualifying.qualify),
+    "checking": _either(metal_lending.wait_out, metal_lending.lend),
     "reserved": reserve,
     "deploying": _either(deploying.deploy, metal_deploying.deploy),
     "restarting": acting.restart,

@@ -128,6 +128,9 @@ WORDS = {
     "settle": "The version is read back.",
     "boot": "Power is switched on, for an image that is installed at the next start.",
     "shown": "The version is read back.",
+    "met": "In a fabric check, from a system of ours.",
+    "silent": "It was started twice for its fabric check and never called; it waits for the check to let it go.",
+    "home": "Switched off; it waits for the end of its fabric check.",
 }
 
 
