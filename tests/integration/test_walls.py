@@ -11,7 +11,16 @@ from tests.conftest import Database
 
 WALLED = (
     *("projects", "clusters", "node_sets", "allocations"),
-    *("jobs", "job_logs", "job_dependencies", "project_secrets", "checkpoints", "checkpoint_policies"),
+    *(
+        "jobs",
+        "job_logs",
+        "job_dependencies",
+        "project_secrets",
+        "job_templates",
+        "job_template_versions",
+        "checkpoints",
+        "checkpoint_policies",
+    ),
     *("services", "service_versions", "service_logs"),
     *("meter_intervals", "operations", "state_history", "provider_users"),
 )

@@ -79,6 +79,8 @@ class JobRow(Moving, Base):
     """Whether its source has said that nothing follows."""
     issues: Mapped[list[Any]] = mapped_column(JSONB(), server_default=text("'[]'::jsonb"))
     """[{code, message}]."""
+    template: Mapped[dict[str, Any] | None]
+    """{name, version, parameters, overrides} of the template it was made from; none where it was sent whole."""
 
 
 class JobLogRow(Base):
@@ -148,6 +150,49 @@ class ProjectSecretRow(Base):
     """When it was first written."""
     updated_at: Mapped[datetime] = mapped_column(server_default=CpClock())
     """When its value was last written."""
+
+
+class JobTemplateRow(Base):
+    """
+    A job with places for values, by name.
+    """
+
+    __tablename__ = "job_templates"
+    __table_args__ = (Index("uq_job_templates_name", "tenant_id", "project_id", "name", unique=True),)
+
+    id: Mapped[str] = mapped_column(primary_key=True)
+    """`jtp_…`."""
+    tenant_id: Mapped[str] = mapped_column(ForeignKey("tenants.id"))
+    """Whose."""
+    project_id: Mapped[str] = mapped_column(ForeignKey("projects.id"))
+    """Its project."""
+    name: Mapped[str]
+    """Under which jobs are made from it."""
+    latest: Mapped[int]
+    """Its newest version."""
+    created_at: Mapped[datetime] = mapped_column(server_default=CpClock())
+    """When it was first written."""
+    updated_at: Mapped[datetime] = mapped_column(server_default=CpClock())
+    """When its newest version was written."""
+
+
+class JobTemplateVersionRow(Base):
+    """
+    What a template said at one time; never changed.
+    """
+
+    __tablename__ = "job_template_versions"
+
+    template_id: Mapped[str] = mapped_column(ForeignKey("job_templates.id", ondelete="CASCADE"), primary_key=True)
+    """Of which template."""
+    version: Mapped[int] = mapped_column(primary_key=True)
+    """1, 2, …"""
+    tenant_id: Mapped[str] = mapped_column(ForeignKey("tenants.id"))
+    """Whose."""
+    document: Mapped[dict[str, Any]]
+    """Description, parameters, labels and spec."""
+    created_at: Mapped[datetime] = mapped_column(server_default=CpClock())
+    """When it was written."""
 
 
 class CheckpointRow(Base):

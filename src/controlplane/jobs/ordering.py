@@ -37,6 +37,8 @@ class JobOrder:
     """GPUs on each."""
     spec: dict[str, Any]
     """All of it, as stored and shown."""
+    template: Mapping[str, Any] | None = None
+    """The template it was made from, its version and values; None where it was sent whole."""
 
 
 def check_home(home: Home, order: JobOrder) -> None:

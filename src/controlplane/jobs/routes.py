@@ -12,6 +12,7 @@ from controlplane.jobs.checkpoint_routes import router as checkpoints
 from controlplane.jobs.schemas import Action, Actions, JobCreate, JobOut, LogPage
 from controlplane.jobs.secret_routes import router as secrets
 from controlplane.jobs.states import JobFilter
+from controlplane.jobs.template_routes import router as templates
 from controlplane.kit.paging import PageAsk
 from controlplane.web.call import Call, Reply
 from controlplane.web.endpoint import endpoint
@@ -22,6 +23,7 @@ from controlplane.web.streams import Stream, stream_endpoint
 router = APIRouter(tags=["jobs"])
 router.include_router(checkpoints)
 router.include_router(secrets)
+router.include_router(templates)
 JOBS = "/v1/projects/{project_id}/jobs"
 JOB = JOBS + "/{job_id}"
 LAST_OFFSET = 10**14

@@ -303,6 +303,17 @@ class JobStatus(Status):
     )
 
 
+class TemplateUse(Out):
+    """
+    What a job was made from.
+    """
+
+    name: str = Field(description="The template.", examples=["train-7b"])
+    version: int = Field(description="Which version of it.", examples=[3])
+    parameters: dict[str, str | int | bool] = Field(description="The values that were filled in.", examples=[{"rate": "3e-4"}])
+    overrides: list[str] = Field(description="Fields of the spec that are not the template's.", examples=[["time_limit_s"]])
+
+
 class JobOut(Out):
     """
     Work with an end.
@@ -316,6 +327,7 @@ class JobOut(Out):
     spec: JobSpecOut = Field(description="The job as asked for.")
     status: JobStatus = Field(description="Where it stands.")
     version: int = Field(description="Rises with every change; the ETag.", examples=[3])
+    template: TemplateUse | None = Field(default=None, description="What it was made from; null where it was sent whole.")
 
     @classmethod
     def of(cls, row: JobRow) -> Self:
@@ -350,6 +362,7 @@ class JobOut(Out):
             spec=JobSpecOut.model_validate(row.spec),
             status=status,
             version=row.version,
+            template=None if row.template is None else TemplateUse(**row.template),
         )
 
 

@@ -52,6 +52,7 @@ def create_job(session: Session, principal: Principal, project_id: str, order: J
         name=order.name,
         labels=order.labels,
         spec=order.spec,
+        template=None if order.template is None else dict(order.template),
         state=initial.name,
         reason=initial.says,
         deadline_at=CpClock() + timedelta(seconds=initial.longest_stay_s or 0),

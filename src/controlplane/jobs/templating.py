@@ -1,0 +1,68 @@
+"""
+Templates of a project's jobs: written in versions that never change, filled in when a job is submitted from one.
+"""
+
+from collections.abc import Mapping
+from typing import Any
+
+from sqlalchemy.orm import Session
+
+from controlplane.identity import service as identity
+from controlplane.jobs import templates
+from controlplane.jobs.filling import Value, fill, values_of
+from controlplane.jobs.templates import Template
+from controlplane.kit.access import Principal
+from controlplane.kit.errors import NotFound
+from controlplane.kit.ids import new_id
+from controlplane.kit.paging import Page, PageAsk
+
+
+def put_template(session: Session, principal: Principal, project_id: str, name: str, document: Mapping[str, Any]) -> Template:
+    """
+    The document is the newest version of the project's template; one that says the same as the newest makes no new version. Raises
+    NotFound for an unknown project.
+    """
+    tenant_id = identity.get_project(session, principal, project_id).tenant_id
+    row = templates.hold(session, new_id("jtp"), tenant_id, project_id, name)
+    kept = templates.find(session, tenant_id, project_id, name)
+    if kept is None or kept.document != document:
+        templates.add_version(session, row, document)
+    return get_template(session, principal, project_id, name)
+
+
+def get_template(session: Session, principal: Principal, project_id: str, name: str, version: int | None = None) -> Template:
+    """
+    A version of the template, the newest one by default. Raises NotFound.
+    """
+    principal.check_project(project_id)
+    found = templates.find(session, principal.tenant_id, project_id, name, version)
+    if found is None:
+        raise NotFound
+    return found
+
+
+def list_templates(session: Session, principal: Principal, project_id: str, ask: PageAsk) -> Page[Template]:
+    """
+    A page of the project's templates. Raises NotFound for an unknown project.
+    """
+    tenant_id = identity.get_project(session, principal, project_id).tenant_id
+    return templates.page(session, tenant_id, project_id, ask)
+
+
+def drop_template(session: Session, principal: Principal, project_id: str, name: str) -> None:
+    """
+    The template is gone in all its versions; jobs that came from it keep what they were made of. Raises NotFound.
+    """
+    tenant_id = identity.get_project(session, principal, project_id).tenant_id
+    if not templates.drop(session, tenant_id, project_id, name):
+        raise NotFound
+
+
+def filled(template: Template, given: Mapping[str, Value], overrides: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
+    """
+    The spec of a job, and where it came from as its row keeps it. An override replaces a whole field. Raises Invalid for parameters that
+    are missing, unknown or do not fit.
+    """
+    values = values_of(template.document["parameters"], given)
+    spec = {**fill(template.document["spec"], values), **overrides}
+    return spec, {"name": template.name, "version": template.version, "parameters": values, "overrides": sorted(overrides)}
