@@ -43,6 +43,7 @@ IDS = {
     "project_id": "SELECT id FROM projects",
     "cluster_id": "SELECT id FROM clusters",
     "job_id": "SELECT id FROM jobs",
+    "array_id": "SELECT id FROM job_arrays",
     "service_id": "SELECT id FROM services",
     "checkpoint_id": "SELECT id FROM checkpoints",
     "check_id": "SELECT id FROM fabric_checks",

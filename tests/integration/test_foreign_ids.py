@@ -26,6 +26,7 @@ PREFIXES = {
     "project_id": "prj",
     "cluster_id": "clu",
     "job_id": "job",
+    "array_id": "jar",
     "checkpoint_id": "ckp",
     "service_id": "svc",
     "tenant_id": "ten",
@@ -61,6 +62,10 @@ ORDERED = (
     """
     INSERT INTO jobs (id, tenant_id, project_id, cluster_id, name, spec, state, due_at)
     VALUES (:job_id, :tenant_id, :project_id, :cluster_id, :name, '{}', 'queued', NULL)
+    """,
+    """
+    INSERT INTO job_arrays (id, tenant_id, project_id, cluster_id, name, spec, first, last, step)
+    VALUES (:array_id, :tenant_id, :project_id, :cluster_id, :name, '{}', 0, 0, 1)
     """,
     """
     INSERT INTO checkpoints (id, tenant_id, project_id, job_id, attempt, step, kind, location, size_bytes, state)
@@ -146,6 +151,7 @@ def furnish(engine: Engine, served: Served, branch: Branch, name: str) -> Side:
         "image_id": image["id"],
         "cluster_id": new_id("clu"),
         "job_id": new_id("job"),
+        "array_id": new_id("jar"),
         "checkpoint_id": new_id("ckp"),
         "service_id": new_id("svc"),
         "operation_id": new_id("opr"),

@@ -18,6 +18,7 @@ WALLED = (
         "project_secrets",
         "job_templates",
         "job_template_versions",
+        "job_arrays",
         "checkpoints",
         "checkpoint_policies",
     ),

@@ -50,6 +50,15 @@ class JobEnded(Conflict):
     title = "The job has ended"
 
 
+class ArrayEnded(Conflict):
+    """
+    All tasks of the array have ended; field `state`.
+    """
+
+    code = "job_array_ended"
+    title = "The array has ended"
+
+
 class GangTooLarge(NoCapacity):
     """
     The job asks for more than its cluster has: fields `resource`, `limit`, `requested`.

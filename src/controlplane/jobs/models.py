@@ -25,6 +25,7 @@ class JobRow(Moving, Base):
         Index("ix_jobs_project", "project_id", "id"),
         Index("ix_jobs_cluster", "cluster_id", "state"),
         Index("ix_jobs_tenant", "tenant_id", "id"),
+        Index("uq_jobs_array", "array_id", "array_index", unique=True, postgresql_where=text("array_id IS NOT NULL")),
     )
 
     id: Mapped[str] = mapped_column(primary_key=True)
@@ -81,6 +82,49 @@ class JobRow(Moving, Base):
     """[{code, message}]."""
     template: Mapped[dict[str, Any] | None]
     """{name, version, parameters, overrides} of the template it was made from; none where it was sent whole."""
+    array_id: Mapped[str | None] = mapped_column(ForeignKey("job_arrays.id"))
+    """The array that it is a task of."""
+    array_index: Mapped[int | None]
+    """Which of its tasks."""
+
+
+class JobArrayRow(Base):
+    """
+    The same job for many indexes. Where it stands is what its tasks' states come to.
+    """
+
+    __tablename__ = "job_arrays"
+    __table_args__ = (
+        CheckConstraint("first <= last AND step >= 1 AND max_parallel >= 1", name="numbers"),
+        Index("ix_job_arrays_project", "project_id", "id"),
+    )
+
+    id: Mapped[str] = mapped_column(primary_key=True)
+    """`jar_…`."""
+    tenant_id: Mapped[str] = mapped_column(ForeignKey("tenants.id"))
+    """Whose."""
+    project_id: Mapped[str] = mapped_column(ForeignKey("projects.id"))
+    """Its project."""
+    cluster_id: Mapped[str] = mapped_column(ForeignKey("clusters.id"))
+    """Where its tasks run."""
+    name: Mapped[str]
+    """Its tasks share it."""
+    labels: Mapped[dict[str, Any]] = mapped_column(server_default=text("'{}'::jsonb"))
+    """Its tasks share them."""
+    spec: Mapped[dict[str, Any]]
+    """What each task runs, defaults filled in."""
+    first: Mapped[int]
+    """The first index."""
+    last: Mapped[int]
+    """No index is larger."""
+    step: Mapped[int]
+    """From one index to the next."""
+    max_parallel: Mapped[int | None]
+    """So many tasks may be under way at once; none: any number."""
+    cancel_requested_at: Mapped[datetime | None]
+    """When somebody asked to stop it."""
+    created_at: Mapped[datetime] = mapped_column(server_default=CpClock())
+    """When it was accepted."""
 
 
 class JobLogRow(Base):

@@ -16,6 +16,8 @@ PRODUCTS = ("slurm", "kubernetes")
 """The kinds of cluster that run jobs."""
 PARENTS_AGAIN_S = 60.0
 """How often a held job is looked at though nobody woke it; the end of what it waits for wakes it at once."""
+PLACE_AGAIN_S = 60.0
+"""How often a task that waits for its array is looked at though nobody woke it; the end of another task wakes it at once."""
 ENDED_WORDS = {"failed": "failed", "cancelled": "was cancelled"}
 
 
@@ -91,6 +93,27 @@ def held_by(parents: Sequence[Parent]) -> Advance | Wait | None:
     first = waits[0]
     more = "" if len(waits) == 1 else f" and {len(waits) - 1} other{'s' if len(waits) > 2 else ''}"  # noqa: PLR2004 - grammar
     return Wait(f"Waits for {first.id} to {'succeed' if first.condition == 'afterok' else 'end'}{more}.", PARENTS_AGAIN_S)
+
+
+class Places:
+    """
+    How many more tasks may be under way, of each array that bounds it, while they are given away.
+    """
+
+    def __init__(self, free: Mapping[str, int]) -> None:
+        self._free = dict(free)
+
+    def take(self, array_id: str | None) -> Wait | None:
+        """
+        A place is taken; where there is none, what the task does instead.
+        """
+        free = None if array_id is None else self._free.get(array_id)
+        if array_id is None or free is None:
+            return None
+        if free <= 0:
+            return Wait("Waits for other tasks of its array to end.", PLACE_AGAIN_S)
+        self._free[array_id] = free - 1
+        return None
 
 
 def refusal(home: Home, spec: Mapping[str, Any]) -> DomainError | None:

@@ -48,6 +48,8 @@ def page(session: Session, tenant_id: str, project_id: str, wanted: JobFilter, a
         query = query.where(JobRow.state == wanted.state)
     if wanted.cluster_id is not None:
         query = query.where(JobRow.cluster_id == wanted.cluster_id)
+    if wanted.array_id is not None:
+        query = query.where(JobRow.array_id == wanted.array_id)
     if wanted.labels:
         query = query.where(JobRow.labels.contains(dict(wanted.labels)))
     if wanted.created_after is not None:

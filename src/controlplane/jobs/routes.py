@@ -8,6 +8,7 @@ from typing import Annotated
 from fastapi import APIRouter, Query
 
 from controlplane.jobs import service
+from controlplane.jobs.array_routes import router as arrays
 from controlplane.jobs.checkpoint_routes import router as checkpoints
 from controlplane.jobs.schemas import Action, Actions, JobCreate, JobOut, LogPage
 from controlplane.jobs.secret_routes import router as secrets
@@ -24,6 +25,7 @@ router = APIRouter(tags=["jobs"])
 router.include_router(checkpoints)
 router.include_router(secrets)
 router.include_router(templates)
+router.include_router(arrays)
 JOBS = "/v1/projects/{project_id}/jobs"
 JOB = JOBS + "/{job_id}"
 LAST_OFFSET = 10**14
@@ -63,11 +65,12 @@ def list_jobs(
         list[str] | None, Query(max_length=8, description="Only jobs with this label, as `key:value`.", examples=[["team:vision"]])
     ] = None,
     created_after: Annotated[GivenMoment | None, Query(description="Only jobs created later.")] = None,
+    array_id: Annotated[str | None, Query(max_length=64, description="Only tasks of this array, in its order.")] = None,
 ) -> ListOf[JobOut]:
     """
     The project's jobs, oldest first; new ones only ever appear at the end.
     """
-    wanted = JobFilter(state, cluster_id, label_filter(label), created_after)
+    wanted = JobFilter(state, cluster_id, label_filter(label), created_after, array_id)
     page = service.list_jobs(call.session, call.principal, project_id, wanted, PageAsk(limit, page_token)).map(JobOut.of)
     return ListOf[JobOut](items=list(page.items), next_page_token=page.next_page_token)
 

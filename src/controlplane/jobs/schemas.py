@@ -314,6 +314,15 @@ class TemplateUse(Out):
     overrides: list[str] = Field(description="Fields of the spec that are not the template's.", examples=[["time_limit_s"]])
 
 
+class TaskOf(Out):
+    """
+    Which task of which array a job is.
+    """
+
+    id: str = Field(description="The array.", examples=["jar_01k5x7p3r8w2v6t9q4n0m1c2d3"])
+    index: int = Field(description="The task's index.", examples=[17])
+
+
 class JobOut(Out):
     """
     Work with an end.
@@ -328,6 +337,7 @@ class JobOut(Out):
     status: JobStatus = Field(description="Where it stands.")
     version: int = Field(description="Rises with every change; the ETag.", examples=[3])
     template: TemplateUse | None = Field(default=None, description="What it was made from; null where it was sent whole.")
+    array: TaskOf | None = Field(default=None, description="The array that it is a task of; null where it is none's.")
 
     @classmethod
     def of(cls, row: JobRow) -> Self:
@@ -363,6 +373,7 @@ class JobOut(Out):
             status=status,
             version=row.version,
             template=None if row.template is None else TemplateUse(**row.template),
+            array=None if row.array_id is None else TaskOf(id=row.array_id, index=row.array_index or 0),
         )
 
 

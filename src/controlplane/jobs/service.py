@@ -15,11 +15,22 @@ from sqlalchemy.orm import Session
 from controlplane.clusters import service as clusters
 from controlplane.clusters.states import HOME_LOST, HOME_READY, Home
 from controlplane.identity import service as identity
-from controlplane.jobs import repository
+from controlplane.jobs import arrays, repository
 from controlplane.jobs.errors import JobEnded
 from controlplane.jobs.models import JobRow
-from controlplane.jobs.ordering import JobOrder, check_home, check_secrets, given, held_by, refusal
-from controlplane.jobs.states import ENDS, JOB_STATES, GivenSecret, JobFacts, JobFilter, JobSnapshot, Parent, resume_env
+from controlplane.jobs.ordering import JobOrder, Places, check_home, check_secrets, given, held_by, refusal
+from controlplane.jobs.states import (
+    ENDS,
+    HELD,
+    JOB_STATES,
+    GivenSecret,
+    JobFacts,
+    JobFilter,
+    JobSnapshot,
+    Parent,
+    array_env,
+    resume_env,
+)
 from controlplane.kit.access import Principal
 from controlplane.kit.clock import CpClock, rfc3339
 from controlplane.kit.errors import FieldError, Invalid, NotFound
@@ -34,33 +45,57 @@ def create_job(session: Session, principal: Principal, project_id: str, order: J
     """
     The job is queued. Raises NotFound for a cluster of another project, ClusterRunsNoJobs, ClusterNotUsable, GangTooLarge, FeatureMissing.
     """
+    home = check_order(session, principal, project_id, order)
+    row = new_row(home, order)
+    repository.add(session, row)
+    repository.add_dependencies(session, row, conditions(order))
+    record(session, [_event(row, "queued", {"state": row.state})], [Move("job", row.id, "", row.state, row.reason, row.tenant_id)])
+    return row
+
+
+def check_order(session: Session, principal: Principal, project_id: str, order: JobOrder) -> Home:
+    """
+    The cluster that the order's job can be queued for. Raises what `create_job` raises.
+    """
     principal.check_project(project_id)
     home = clusters.homes(session, [order.cluster_id]).get(order.cluster_id)
     if home is None or home.project_id != project_id or home.tenant_id != principal.tenant_id:
         raise NotFound
     check_home(home, order)
-    parents = {one["job_id"]: one["condition"] for one in order.spec.get("depends_on") or ()}
+    parents = conditions(order)
     if parents and repository.known_of(session, home.tenant_id, project_id, list(parents)) != set(parents):
         raise NotFound
     check_named(session, project_id, order.spec.get("secrets") or ())
+    return home
+
+
+def conditions(order: JobOrder) -> dict[str, str]:
+    """
+    What the order's job waits for: id to condition.
+    """
+    return {one["job_id"]: one["condition"] for one in order.spec.get("depends_on") or ()}
+
+
+def new_row(home: Home, order: JobOrder, *, array_id: str | None = None, array_index: int | None = None) -> JobRow:
+    """
+    A queued job, not stored yet.
+    """
     initial = JOB_STATES.by_name[JOB_STATES.initial]
-    row = JobRow(
+    return JobRow(
         id=new_id("job"),
         tenant_id=home.tenant_id,
-        project_id=project_id,
+        project_id=home.project_id,
         cluster_id=order.cluster_id,
         name=order.name,
         labels=order.labels,
         spec=order.spec,
         template=None if order.template is None else dict(order.template),
+        array_id=array_id,
+        array_index=array_index,
         state=initial.name,
         reason=initial.says,
         deadline_at=CpClock() + timedelta(seconds=initial.longest_stay_s or 0),
     )
-    repository.add(session, row)
-    repository.add_dependencies(session, row, parents)
-    record(session, [_event(row, "queued", {"state": row.state})], [Move("job", row.id, "", row.state, row.reason, row.tenant_id)])
-    return row
 
 
 def get_job(session: Session, principal: Principal, project_id: str, job_id: str) -> JobRow:
@@ -187,10 +222,14 @@ def admit(session: Session, claims: Sequence[Claim]) -> Mapping[str, Sequence[Ou
     """
     homes = clusters.homes(session, sorted({claim.row["cluster_id"] for claim in claims}))
     parents = repository.parents_of(session, [claim.id for claim in claims])
-    return {claim.id: [_admission(claim, homes.get(claim.row["cluster_id"]), parents.get(claim.id, []))] for claim in claims}
+    places = Places(arrays.free_places(session, sorted({one for claim in claims if (one := claim.row["array_id"])})))
+    in_order = sorted(claims, key=lambda claim: claim.row["array_index"] or 0)
+    return {
+        claim.id: [_admission(claim, homes.get(claim.row["cluster_id"]), parents.get(claim.id, []), places)] for claim in in_order
+    }
 
 
-def _admission(claim: Claim, home: Home | None, parents: Sequence[Parent]) -> Outcome:
+def _admission(claim: Claim, home: Home | None, parents: Sequence[Parent], places: Places) -> Outcome:
     if claim.row["cancel_requested_at"] is not None:
         return Advance("cancelled", "Cancelled before it was handed to the scheduler.")
     theirs = JobFacts(failure_class="user_error")
@@ -202,7 +241,8 @@ def _admission(claim: Claim, home: Home | None, parents: Sequence[Parent]) -> Ou
         return held
     if claim.overdue:
         return Fail("queued_too_long", "Its cluster, or a job that it waits for, was not ready in time.", facts=theirs)
-    return held or _at_home(home, claim.row["spec"])
+    outcome = held or _at_home(home, claim.row["spec"])
+    return (isinstance(outcome, Advance) and places.take(claim.row["array_id"])) or outcome
 
 
 def _at_home(home: Home, spec: Mapping[str, Any]) -> Outcome:
@@ -275,7 +315,7 @@ def _snapshot(claim: Claim, home: Home | None, state_age_s: float) -> JobSnapsho
         gpus_per_node=spec["gpus_per_node"],
         tasks_per_node=spec["tasks_per_node"],
         time_limit_s=spec["time_limit_s"],
-        env={**resume_env(row["last_checkpoint"]), **spec["env"]},
+        env={**resume_env(row["last_checkpoint"]), **array_env(row["array_id"], row["array_index"]), **spec["env"]},
         gpu_model="" if home is None else home.gpu_model,
         max_restarts=spec["restart"]["max_restarts"],
         restarts=row["attempt"] - 1,
@@ -310,7 +350,16 @@ def apply(session: Session, results: Sequence[Result]) -> None:
     repository.begin_next_attempt(session, [{"id": one.claim.id, "resume_in_s": facts.resume_in_s} for one, facts in again])
     record(session, [event for one, facts in told for event in _news(one, facts)])
     ended = [one.claim.id for one in results if _ends(one.outcome)]
-    wake(session, "jobs", repository.children_of(session, ended))
+    left = {one for result in results if _leaves_place(result) and (one := result.claim.row["array_id"])}
+    wake(session, "jobs", repository.children_of(session, ended) + arrays.next_tasks(session, sorted(left)))
+
+
+def _leaves_place(result: Result) -> bool:
+    """
+    Whether the job has ended, or pauses before a restart, and was under way before.
+    """
+    facts = result.outcome.facts
+    return result.claim.state not in HELD and (_ends(result.outcome) or (isinstance(facts, JobFacts) and facts.next_attempt))
 
 
 def _ends(outcome: Outcome) -> bool:

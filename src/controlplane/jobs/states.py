@@ -11,6 +11,8 @@ from controlplane.kit.states import State, StateTable
 from controlplane.nodes.states import ProviderRef
 
 ENDS = frozenset({"succeeded", "failed", "cancelled"})
+HELD = frozenset({"queued"})
+"""States in which a job is with us alone."""
 DAY_S = 86_400.0
 
 JOB_STATES = StateTable(
@@ -129,6 +131,23 @@ def features_of(spec: Mapping[str, Any]) -> tuple[str, ...]:
         "secret_files": any(one["file"] for one in spec.get("secrets") or ()),
     }
     return tuple(name for name, asked in wanted.items() if asked)
+
+
+def folded(tasks: Mapping[str, int]) -> str:
+    """
+    What the states of an array's tasks come to: queued until one is under way, running until all have ended, then the worst end.
+    """
+    here = {state for state, number in tasks.items() if number}
+    if not here <= ENDS:
+        return "queued" if here <= HELD else "running"
+    return next((end for end in ("failed", "cancelled") if end in here), "succeeded")
+
+
+def array_env(array_id: str | None, index: int | None) -> dict[str, str]:
+    """
+    What a task is told of its array; nothing where it is none's.
+    """
+    return {} if array_id is None else {"ARRAY_ID": array_id, "ARRAY_INDEX": str(index)}
 
 
 def poll_in_s(state_age_s: float) -> float:
@@ -257,6 +276,8 @@ class JobFilter:
     """With all of these labels."""
     created_after: datetime | None = None
     """Later than this."""
+    array_id: str | None = None
+    """Tasks of this array."""
 
 
 @dataclass(frozen=True, slots=True)
