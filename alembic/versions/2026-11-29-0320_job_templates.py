@@ -11,7 +11,7 @@ from sqlalchemy.dialects import postgresql
 from alembic import op
 
 revision = "5f0c8a71e3d2"
-down_revision = "c35b7e02d9f4"
+down_revision = "d19e6b40a7c2"
 branch_labels = None
 depends_on = None
 
