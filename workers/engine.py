@@ -22,6 +22,7 @@ from workers.sweeps import (
     check_repaired,
     discover,
     expire_records,
+    hear,
     look_at_targets,
     mend,
     reap,
@@ -37,6 +38,8 @@ CHECK_EVERY_S = 5.0
 REAP_EVERY_S = 60.0
 STOP_GRACE_S = 30.0
 LOOK_S = 0.5
+HEAR_S = 0.05
+"""Between two looks at what providers told; they cost nothing while nothing was told."""
 ROTATIONS = 16
 SWITCHES = 8
 TARGETS = 16
@@ -62,6 +65,7 @@ class Engine:
         self._threads = [threading.Thread(target=pump.run, name=f"pump-{name}", daemon=True) for name, pump in self.pumps.items()]
         self._threads.append(threading.Thread(target=self._sweep, name="sweep", daemon=True))
         self._threads.append(threading.Thread(target=self._look, name="look", daemon=True))
+        self._threads.append(threading.Thread(target=self._hear, name="news", daemon=True))
         for rounds, at_once in ((rotate_controllers, ROTATIONS), (watch_ports, SWITCHES), (look_at_targets, TARGETS)):
             turns = threading.Thread(target=self._rounds, args=(rounds, at_once), name=rounds.__name__, daemon=True)
             self._threads.append(turns)
@@ -131,6 +135,19 @@ class Engine:
                     log.exception("looking at controllers failed")
                 if not busy:
                     self._stopping.wait(CHECK_EVERY_S)
+
+    def _hear(self) -> None:
+        """
+        Jobs that a provider tells a change of are looked at soon; what is not heard is found when the job is due.
+        """
+        while not self._stopping.is_set():
+            try:
+                if hear(self._runtime.engine, self._tools):
+                    self.pumps["job"].wake()
+            except Exception:
+                log.exception("news are not heard")
+                self._stopping.wait(CHECK_EVERY_S)
+            self._stopping.wait(HEAR_S)
 
     def _rounds(self, rounds: Round, at_once: int) -> None:
         """

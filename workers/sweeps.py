@@ -13,6 +13,7 @@ from sqlalchemy import Engine, text
 
 from controlplane.clusters import reaping, replacing
 from controlplane.fabric_checks import service as fabric_checks
+from controlplane.jobs import service as jobs
 from controlplane.kit.db import EVERYTHING, in_transaction
 from controlplane.nodes import checking, discovering, rotating, wiring
 from controlplane.nodes import service as nodes
@@ -50,6 +51,14 @@ def check_providers(engine: Engine, tools: Toolbox) -> int:
         found = check(provider, tools)
         in_transaction(engine, EVERYTHING, lambda session, one=provider, seen=found: checking.store(session, one.id, seen))  # type: ignore[misc]
     return len(due)
+
+
+def hear(engine: Engine, tools: Toolbox) -> int:
+    """
+    Jobs that a provider has told a change of are due; their number is returned.
+    """
+    tokens = tools.take_news()
+    return in_transaction(engine, EVERYTHING, lambda session: jobs.tell_changed(session, tokens)) if tokens else 0
 
 
 def reap(engine: Engine, tools: Toolbox) -> int:

@@ -3,11 +3,11 @@ Every statement on jobs and their output; a tenant's rows are asked for by tenan
 """
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from datetime import datetime
 from typing import Any
 
-from sqlalchemy import Select, cast, delete, select, text, update
+from sqlalchemy import Select, Text, cast, delete, select, text, update
 from sqlalchemy.dialects.postgresql import JSONB, insert
 from sqlalchemy.orm import Session
 
@@ -37,6 +37,16 @@ def find(session: Session, tenant_id: str, project_id: str, job_id: str) -> JobR
         .where(JobRow.id == job_id, JobRow.tenant_id == tenant_id, JobRow.project_id == project_id)
         .execution_options(populate_existing=True)
     ).scalar_one_or_none()
+
+
+def followed(session: Session, tokens: Collection[str]) -> Sequence[str]:
+    """
+    Ids of the jobs, whoever's, whose present attempt is among the tokens and that are with their scheduler. For our own work alone.
+    """
+    ids = {token.rpartition("-")[0] for token in tokens}
+    token = JobRow.id + "-" + cast(JobRow.attempt, Text)
+    wanted = select(JobRow.id).where(JobRow.id.in_(ids), token.in_(tokens), JobRow.state.in_(("starting", "running", "unknown")))
+    return session.execute(wanted).scalars().all()
 
 
 def page(session: Session, tenant_id: str, project_id: str, wanted: JobFilter, ask: PageAsk) -> Page[JobRow]:

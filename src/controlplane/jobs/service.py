@@ -4,7 +4,7 @@ What can be done with jobs; the only writer of their rows.
 
 import codecs
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import timedelta
 from typing import Any
@@ -131,6 +131,15 @@ def cancel_job(session: Session, principal: Principal, project_id: str, job_id: 
         record(session, [_event(row, "cancel_requested", {"state": row.state})])
     wake(session, "jobs", [job_id])
     return get_job(session, principal, project_id, job_id)
+
+
+def tell_changed(session: Session, tokens: Collection[str]) -> int:
+    """
+    Jobs whose present attempt is among the tokens and that are with their scheduler are looked at now; their number is returned.
+    """
+    ids = repository.followed(session, tokens)
+    wake(session, "jobs", ids)
+    return len(ids)
 
 
 def stop_job(session: Session, principal: Principal, project_id: str, job_id: str) -> JobRow:

@@ -32,6 +32,7 @@ from controlplane.providers.hardware import Controller, Hardware
 from controlplane.providers.machines import Machines
 from controlplane.providers.registry import AdapterInput, build_adapter
 from controlplane.providers.services import SupportsServices
+from controlplane.providers.tracking import SupportsGlances, SupportsNews
 
 log = logging.getLogger(__name__)
 
@@ -297,6 +298,23 @@ class Toolbox:
         if not hasattr(adapter, "submit"):
             raise Unsupported("this provider runs no jobs")
         return cast("SupportsJobs", adapter)
+
+    def glances(self, provider: Reachable) -> SupportsGlances | None:
+        """
+        The provider as one that remembers what it told of jobs, or None. It is asked nothing, so no guard stands before it.
+        """
+        adapter = self.adapter(provider)
+        adapter = adapter.unguarded if isinstance(adapter, Guarded) else adapter
+        return cast("SupportsGlances", adapter) if hasattr(adapter, "glance") else None
+
+    def take_news(self) -> frozenset[str]:
+        """
+        Tokens of jobs that providers have told changes of, of those that are in use here; a hint.
+        """
+        with self._lock:
+            known = [one for _, one in self._adapters.values()]
+        tellers = [one.unguarded for one in known if isinstance(one, Guarded) and hasattr(one.unguarded, "take_news")]
+        return frozenset(token for one in tellers for token in cast("SupportsNews", one).take_news())
 
     def services(self, provider: Reachable) -> SupportsServices:
         """

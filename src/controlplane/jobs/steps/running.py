@@ -5,7 +5,7 @@ Watching a job that runs, and what it prints.
 from dataclasses import replace
 
 from controlplane.jobs.states import JobFacts, JobSnapshot, poll_in_s
-from controlplane.jobs.steps.watching import Reading, conclude, ended, facts_of, find, missing, patient, stop, waiting_words
+from controlplane.jobs.steps.watching import Reading, conclude, ended, facts_of, find, glance, missing, patient, stop, waiting_words
 from controlplane.kit.outcome import Advance, Outcome, Wait
 from controlplane.providers.errors import NotFound, ProviderError
 from controlplane.providers.toolbox import Toolbox
@@ -17,7 +17,9 @@ def watch(job: JobSnapshot, tools: Toolbox) -> Outcome:
     The job has ended, was queued again by its scheduler, is being cancelled, or runs on and its new output is known.
     """
     try:
-        view = find(job, tools)
+        view = glance(job, tools)
+        if view is None or view.phase == "pending":  # a hint may be behind what is known: it takes nothing back
+            view = find(job, tools)
     except NotFound:
         return missing()
     facts = facts_of(job, view)

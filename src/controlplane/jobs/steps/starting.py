@@ -3,7 +3,7 @@ Watching a job that waits in the scheduler.
 """
 
 from controlplane.jobs.states import JobSnapshot, poll_in_s
-from controlplane.jobs.steps.watching import conclude, ended, facts_of, find, missing, patient, stop, waiting_words
+from controlplane.jobs.steps.watching import conclude, ended, facts_of, find, glance, missing, patient, stop, waiting_words
 from controlplane.kit.outcome import Advance, Outcome, Wait
 from controlplane.providers.errors import NotFound
 from controlplane.providers.toolbox import Toolbox
@@ -15,7 +15,7 @@ def watch_start(job: JobSnapshot, tools: Toolbox) -> Outcome:
     The job runs, has ended, is being cancelled, or shows what the scheduler says it waits for.
     """
     try:
-        view = find(job, tools)
+        view = glance(job, tools) or find(job, tools)
     except NotFound:
         return missing()
     facts = facts_of(job, view)

@@ -52,6 +52,16 @@ def find(job: JobSnapshot, tools: Toolbox) -> JobView:
     return tools.jobs(job.provider).find_job(job.cluster_id, job.token)
 
 
+def glance(job: JobSnapshot, tools: Toolbox) -> JobView | None:
+    """
+    The attempt as the scheduler told it last, without asking; None where only asking will do, as for a job that is to be cancelled.
+    """
+    if job.cancel or job.provider is None:
+        return None
+    source = tools.glances(job.provider)
+    return None if source is None else source.glance(job.cluster_id, job.token)
+
+
 def missing() -> Advance:
     """
     The job goes where it is looked for once more, later.

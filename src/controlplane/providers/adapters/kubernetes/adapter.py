@@ -66,8 +66,8 @@ def build(given: AdapterInput) -> KubernetesAdapter:
 
 class KubernetesAdapter:
     """
-    One Kubernetes as Clusters, SupportsJobs, SupportsOutput, SupportsServices, SupportsKubeconfigs and Machines. Safe to share between
-    threads.
+    One Kubernetes as Clusters, SupportsJobs, SupportsGlances, SupportsNews, SupportsOutput, SupportsServices, SupportsKubeconfigs and
+    Machines. Safe to share between threads.
     """
 
     def __init__(self, config: KubernetesConfig, kube: Kube, names: Names, way: Access, now: Callable[[], datetime]) -> None:
@@ -82,8 +82,9 @@ class KubernetesAdapter:
 
     def close(self) -> None:
         """
-        Its connections are closed.
+        Its connections are closed, watches among them.
         """
+        self._jobs.close()
         self._kube.close()
 
     def capabilities(self) -> Capabilities:
@@ -172,6 +173,18 @@ class KubernetesAdapter:
         """
         with one_call():
             return self._jobs.find(cluster_id, token)
+
+    def glance(self, cluster_id: str, token: str) -> JobView | None:
+        """
+        See `SupportsGlances.glance`.
+        """
+        return self._jobs.glance(cluster_id, token)
+
+    def take_news(self) -> frozenset[str]:
+        """
+        See `SupportsNews.take_news`.
+        """
+        return self._jobs.take_news()
 
     def list_jobs(self, cluster_id: str) -> tuple[JobView, ...]:
         """

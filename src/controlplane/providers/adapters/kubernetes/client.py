@@ -11,6 +11,7 @@ import ssl
 import tempfile
 import time
 from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from datetime import UTC, datetime
 from email.utils import parsedate_to_datetime
 from pathlib import Path
@@ -22,16 +23,18 @@ from kubernetes.client import ApiClient, Configuration
 from kubernetes.client.exceptions import ApiException
 
 from controlplane.providers.adapters.kubernetes.access import Access
+from controlplane.providers.adapters.kubernetes.feed import PIECE_BYTES, Feed
 from controlplane.providers.deadline import time_left_s
 from controlplane.providers.errors import AuthFailed, Busy, NotFound, NotSent, Permanent, ProviderError, Refused, Unknown
 
 CONNECT_S = 5.0
 MAX_CONNECTIONS = 8
+MAX_FEEDS = 2
+"""Watches hold their connections, so they have a pool of their own."""
 MAX_LISTINGS = 3
 """How often a list is begun anew when its pages grow too old."""
 FIELD_MANAGER = "gpu-controlplane"
 """Who we are to server-side apply: one name for all that we write."""
-PIECE_BYTES = 64 * 1024
 NO_SUCH_KIND = "could not find the requested resource"
 _UNAUTHORIZED, _FORBIDDEN, _MISSING, _CONFLICT, _GONE, _MANY, _ERROR = 401, 403, 404, 409, 410, 429, 500
 _OK = range(200, 300)
@@ -75,23 +78,19 @@ class Kube:
         self._headers = {"Accept": "application/json", "User-Agent": FIELD_MANAGER}
         if way.token:
             self._headers["Authorization"] = f"Bearer {way.token}"
-        configuration = Configuration(host=way.url)
-        configuration.proxy = None
-        self._api = ApiClient(configuration)
-        # a pool of our own: certificates from memory, no more connections than this, and no retries that the caller does not see
+        # certificates from memory, no more connections than this, and no retries that the caller does not see
         tls: Json = {"ssl_context": _tls(way)} if way.url.startswith("https:") else {}
         if way.server_name:
             tls |= {"server_hostname": way.server_name}
-        self._api.rest_client.pool_manager = urllib3.PoolManager(
-            num_pools=1, maxsize=MAX_CONNECTIONS, block=True, retries=urllib3.Retry(0, redirect=0, raise_on_redirect=False), **tls
-        )
+        self._api, self._feeds = (_client(way.url, one, tls) for one in (MAX_CONNECTIONS, MAX_FEEDS))
         self.seen_at: datetime | None = None
 
     def close(self) -> None:
         """
-        The pool's connections are closed.
+        The pools' connections are closed.
         """
-        self._api.rest_client.pool_manager.clear()
+        for one in (self._api, self._feeds):
+            one.rest_client.pool_manager.clear()
 
     def get(self, path: str) -> Json:
         """
@@ -149,14 +148,44 @@ class Kube:
         """
         Every object, all pages. A list whose pages grew too old is begun anew, for the rest of it would not fit its beginning.
         """
+        return self.list_at(path, labels=labels, fields=fields)[0]
+
+    def list_at(self, path: str, *, labels: str = "", fields: str = "") -> tuple[list[Json], str]:
+        """
+        As `list_all`, with the version that the list is of: a watch from there misses nothing.
+        """
         for _ in range(MAX_LISTINGS):
             try:
-                return [one for page in self._pages(path, labels, fields) for one in page]
+                pages = list(self._pages(path, labels, fields))
             except Expired:
                 continue
+            return [one for page, _ in pages for one in page], pages[-1][1]
         raise Unknown(f"GET {path}: the pages grew too old {MAX_LISTINGS} times")
 
-    def _pages(self, path: str, labels: str, fields: str) -> Iterator[list[Json]]:
+    def follow(self, path: str, *, labels: str, version: str, lasts_s: float, late_s: float) -> Feed:
+        """
+        An open watch over what changes after the version. The server ends it after `lasts_s`; one that says nothing until `late_s` after
+        that has gone silent. Raises as a list does.
+        """
+        query = {"watch": "true", "allowWatchBookmarks": "true", "timeoutSeconds": str(max(1, round(lasts_s)))}
+        query |= {"labelSelector": labels, "resourceVersion": version}
+        what, url = f"watch {path}", f"{self._url}{path}?{urlencode(query)}"
+        answer = self._opened(what, self._feeds, ("GET", url, dict(self._headers), None), (CONNECT_S, lasts_s + late_s))
+        ends_at = time.monotonic() + lasts_s + late_s
+        if answer.status not in _OK:
+            with _as_unknown(what):
+                raw = self._body(answer.response, time.monotonic() + self._timeout_s, what)
+            raise failed(what, answer.status, raw, answer.response.headers.get("retry-after"))
+        return Feed(answer.response, what, ends_at)
+
+    def told(self, what: str, status: Json) -> ProviderError:
+        """
+        The error that the server told as an event.
+        """
+        code = status.get("code")
+        return failed(what, code if isinstance(code, int) else _ERROR, json.dumps(status).encode(), None)
+
+    def _pages(self, path: str, labels: str, fields: str) -> Iterator[tuple[list[Json], str]]:
         query = {"limit": str(self._page_size)} | ({"labelSelector": labels} if labels else {})
         query |= {"fieldSelector": fields} if fields else {}
         while True:
@@ -164,8 +193,9 @@ class Kube:
             items = answer.get("items")
             if not isinstance(items, list):
                 raise Unknown(f"GET {path}: not a list")
-            yield items
-            after = answer.get("metadata", {}).get("continue")
+            about = answer.get("metadata") or {}
+            yield items, str(about.get("resourceVersion") or "")
+            after = about.get("continue")
             if not after:
                 return
             query = {**query, "continue": after}
@@ -190,9 +220,23 @@ class Kube:
         headers = self._headers | ({"Content-Type": kind} if kind else {})
         url = f"{self._url}{path}" + (f"?{urlencode(query)}" if query else "")
         what = f"{method} {path}"
-        try:
-            answer = self._api.call_api(method, url, headers, body, None, (min(CONNECT_S, left_s), left_s))
+        answer = self._opened(what, self._api, (method, url, headers, body), (min(CONNECT_S, left_s), left_s))
+        with _as_unknown(what):
             raw = self._body(answer.response, ends_at, what)
+        self._note(answer.response.headers.get("date"))
+        if answer.status not in _OK:
+            raise failed(what, answer.status, raw, answer.response.headers.get("retry-after"))
+        return raw
+
+    def _opened(
+        self, what: str, api: ApiClient, sent: tuple[str, str, dict[str, str], Json | None], limits: tuple[float, float]
+    ) -> Any:
+        """
+        The answer's head; its body is still to be read.
+        """
+        method, url, headers, body = sent
+        try:
+            return api.call_api(method, url, headers, body, None, limits)
         except (urllib3.exceptions.NewConnectionError, urllib3.exceptions.ConnectTimeoutError) as error:
             raise NotSent(f"{what}: {type(error).__name__}") from error
         except urllib3.exceptions.EmptyPoolError as error:
@@ -203,10 +247,6 @@ class Kube:
             raise NotSent(f"{what}: {str(error.reason)[:200]}") from error
         except (urllib3.exceptions.HTTPError, OSError) as error:
             raise Unknown(f"{what}: {type(error).__name__}") from error
-        self._note(answer.response.headers.get("date"))
-        if answer.status not in _OK:
-            raise failed(what, answer.status, raw, answer.response.headers.get("retry-after"))
-        return raw
 
     def _body(self, response: urllib3.BaseHTTPResponse, ends_at: float, what: str) -> bytes:
         parts, size, wrong = [], 0, ""
@@ -226,6 +266,27 @@ class Kube:
             self.seen_at = parsedate_to_datetime(date).astimezone(UTC) if date else None
         except ValueError:
             self.seen_at = None
+
+
+@contextmanager
+def _as_unknown(what: str) -> Iterator[None]:
+    """
+    A body that breaks off leaves open what was done.
+    """
+    try:
+        yield
+    except (urllib3.exceptions.HTTPError, OSError) as error:
+        raise Unknown(f"{what}: {type(error).__name__}") from error
+
+
+def _client(url: str, connections: int, tls: Json) -> ApiClient:
+    configuration = Configuration(host=url)
+    configuration.proxy = None
+    client = ApiClient(configuration)
+    client.rest_client.pool_manager = urllib3.PoolManager(
+        num_pools=1, maxsize=connections, block=True, retries=urllib3.Retry(0, redirect=0, raise_on_redirect=False), **tls
+    )
+    return client
 
 
 def failed(what: str, status: int, raw: bytes, retry_after: str | None) -> ProviderError:

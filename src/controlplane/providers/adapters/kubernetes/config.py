@@ -85,6 +85,10 @@ class KubernetesConfig(BaseModel):
     """How long a wiped node must show nothing of its last tenant before it counts as wiped, in seconds."""
     queues: Literal["auto", "off"] = "auto"
     """auto: with Kueue, each cluster gets a queue and gangs are admitted whole; off: Kueue is left alone."""
+    watches: Literal["auto", "off"] = "auto"
+    """auto: jobs are followed by two watches for all of them; off: each job is asked for by itself."""
+    watch_s: float = Field(default=30.0, ge=1, le=300)
+    """How long one watch lasts, in seconds: a silent one is noticed, and a withdrawn credential told, soon after its end."""
     prometheus_url: str = Field(default="", pattern=r"^(https?://[^\s/?#@]+(/[^\s?#]*)?)?$", max_length=500)
     """Where KEDA asks for the metrics that services are scaled by; empty: nowhere."""
     cordon_reason: LabelKey | Literal[""] = ""

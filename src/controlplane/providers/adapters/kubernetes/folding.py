@@ -110,6 +110,23 @@ def over(job: Json) -> bool:
     return _condition(job, "Complete") is not None or _condition(job, "Failed") is not None
 
 
+def accounted(job: Json, pods: Sequence[Json], whole: bool) -> bool:  # noqa: FBT001 - as the memory keeps the three
+    """
+    Whether what was told of the Job and of its pods fits together, so that their fold is no guess. They are told apart, so one may lag.
+    """
+    status = job.get("status") or {}
+    counted = sum(int(status.get(name) or 0) for name in ("active", "succeeded", "failed"))
+    if len(pods) < counted:
+        return False
+    state = phase(job, pods)
+    if state == "succeeded":
+        return len({index(one) for one in pods if one["spec"].get("nodeName")}) >= int(job["spec"]["completions"])
+    if state == "failed":
+        over_now = sum(1 for one in pods if one.get("status", {}).get("phase") == "Failed")
+        return whole and 0 < int(status.get("failed") or 0) <= over_now and all(ended(one) for one in pods)
+    return state != "cancelled"
+
+
 def index(pod: Json) -> int:
     """
     Which of the gang's pods it is.

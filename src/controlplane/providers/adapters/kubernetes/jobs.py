@@ -4,17 +4,18 @@ Jobs inside a cluster's namespace: found by their name before they are sent, jud
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Sequence
 from datetime import datetime
 from typing import Any
 
 from controlplane.providers.adapters.kubernetes.client import Conflict, Exists, Kube
 from controlplane.providers.adapters.kubernetes.config import KubernetesConfig
-from controlplane.providers.adapters.kubernetes.folding import index, over, view
+from controlplane.providers.adapters.kubernetes.folding import accounted, index, over, view
 from controlplane.providers.adapters.kubernetes.manifests import CONTAINER, job, refuse_unsendable, secret
 from controlplane.providers.adapters.kubernetes.names import CANCELLED, TENANT, TOKEN, Names, core, grouped, job_name
 from controlplane.providers.adapters.kubernetes.pool import ended, gpus_of
 from controlplane.providers.adapters.kubernetes.shared import Shared
+from controlplane.providers.adapters.kubernetes.tracker import Tracker
 from controlplane.providers.adapters.kubernetes.walls import rank
 from controlplane.providers.clusters import JobSpec, JobView, OutputChunk
 from controlplane.providers.errors import Busy, NoCapacity, NotFound, Refused, Unsupported
@@ -39,6 +40,13 @@ class Jobs:
         self._config = config
         self._shared = shared
         self._now = now
+        self._tracker = Tracker(kube, names, lasts_s=config.watch_s)
+
+    def close(self) -> None:
+        """
+        No watch is open.
+        """
+        self._tracker.close()
 
     def submit(self, spec: JobSpec) -> str:
         """
@@ -60,7 +68,25 @@ class Jobs:
         """
         See `SupportsJobs.find_job`.
         """
-        return view(self._known(cluster_id, token), self._pods(cluster_id, token))
+        return view(*self._read(cluster_id, token))
+
+    def glance(self, cluster_id: str, token: str) -> JobView | None:
+        """
+        See `SupportsGlances.glance`. A failure is believed once all of its pods are known; that nothing runs any more never is.
+        """
+        if self._config.watches == "off":
+            return None
+        kept = self._recall(cluster_id, token)
+        if kept is None or not accounted(*kept):
+            return None
+        job, pods, _ = kept
+        return view(job, pods)
+
+    def take_news(self) -> frozenset[str]:
+        """
+        See `SupportsNews.take_news`.
+        """
+        return self._tracker.memory.take_news()
 
     def list_views(self, cluster_id: str) -> tuple[JobView, ...]:
         """
@@ -99,7 +125,8 @@ class Jobs:
 
         The pods' logs stand one after the other. The next begins only when the one before has ended, so that offsets never move.
         """
-        seen = view(self._known(cluster_id, token), pods := sorted(self._pods(cluster_id, token), key=_in_turn))
+        job, found = self._told_whole(cluster_id, token) or self._read(cluster_id, token)
+        seen = view(job, pods := sorted(found, key=_in_turn))
         finished = seen.phase in {"succeeded", "failed", "cancelled"}
         wanted = min(limit, MAX_CHUNK_BYTES)
         data, before = b"", 0
@@ -135,12 +162,15 @@ class Jobs:
             known = rank(self._names, spec.priority, kueue)
             self._kube.apply(known.path, known.body)
         try:
-            return self._kube.create(grouped(BATCH, "jobs", namespace=self._names.namespace(spec.cluster_id)), body)
+            made = self._kube.create(grouped(BATCH, "jobs", namespace=self._names.namespace(spec.cluster_id)), body)
         except Exists as error:
             found = self._find(spec.cluster_id, spec.token)
             if found is None:
                 raise Busy(f"{spec.token} came and went", retry_in_s=2.0) from error
             return found
+        if self._tracker.live:
+            self._tracker.memory.learn(made, ())
+        return made
 
     def _find(self, cluster_id: str, token: str) -> Json | None:
         found = self._kube.find(self._path(cluster_id, token))
@@ -149,6 +179,29 @@ class Jobs:
         labels = found["metadata"].get("labels") or {}
         ours = self._names.marks(found, cluster_id) and labels.get(TOKEN) == token
         return found if ours else None
+
+    def _read(self, cluster_id: str, token: str) -> tuple[Json, Sequence[Json]]:
+        """
+        The Job and its pods by asking; where watches are open they go on from here.
+        """
+        job = self._known(cluster_id, token)
+        pods = self._pods(cluster_id, token)
+        if self._tracker.live:
+            self._tracker.memory.learn(job, pods)
+        return job, pods
+
+    def _recall(self, cluster_id: str, token: str) -> tuple[Json, Sequence[Json], bool] | None:
+        kept = self._tracker.recall(self._names.namespace(cluster_id), token)
+        return kept if kept is not None and self._names.marks(kept[0], cluster_id) else None
+
+    def _told_whole(self, cluster_id: str, token: str) -> tuple[Json, Sequence[Json]] | None:
+        """
+        As the watches told it, when no pod can be missing: an offset into the output counts all of them. None: ask.
+        """
+        if not self._tracker.live:
+            return None
+        kept = self._recall(cluster_id, token)
+        return (kept[0], kept[1]) if kept is not None and kept[2] and accounted(*kept) else None
 
     def _known(self, cluster_id: str, token: str) -> Json:
         found = self._find(cluster_id, token)
@@ -188,12 +241,19 @@ class Jobs:
                 "a job of several nodes needs a scheduler that starts all of its pods or none: install Kueue, or ask for one node",
                 code="job_gang_unsupported",
             )
-        nodes = [one for one in self._shared.pool.marked(spec.cluster_id) if one["metadata"]["name"] not in spec.exclude]
-        room = sum(1 for one in nodes if (gpus_of(one, self._config.gpu_resource) or 0) >= spec.gpus_per_node)
+        if spec.exclude or self._room(spec, self._shared.nodes_lately(spec.cluster_id)) < spec.nodes:
+            self._refuse_small(spec)
+
+    def _refuse_small(self, spec: JobSpec) -> None:
+        room = self._room(spec, self._shared.nodes_now(spec.cluster_id))
         if spec.nodes > room:
             raise NoCapacity(
                 f"{spec.nodes} nodes with {spec.gpus_per_node} GPUs asked, {room} in the cluster", code="job_larger_than_cluster"
             )
+
+    def _room(self, spec: JobSpec, nodes: Iterable[Json]) -> int:
+        usable = [one for one in nodes if one["metadata"]["name"] not in spec.exclude]
+        return sum(1 for one in usable if (gpus_of(one, self._config.gpu_resource) or 0) >= spec.gpus_per_node)
 
 
 def _in_turn(pod: Json) -> tuple[int, str]:

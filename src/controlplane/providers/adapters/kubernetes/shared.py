@@ -26,6 +26,8 @@ Json = dict[str, Any]
 KUEUE = "kueue.x-k8s.io"
 FACTS_KEPT_S = 60.0
 """How long what the server offers is remembered."""
+NODES_KEPT_S = 10.0
+"""How long a cluster's nodes are remembered by those who need no more than a hint of them."""
 
 
 class Shared:
@@ -41,6 +43,7 @@ class Shared:
         self.pool = Pool(kube, names, config)
         self._lock = threading.Lock()
         self._kueue: tuple[float, Queueing | None] | None = None
+        self._nodes: dict[str, tuple[float, list[Json]]] = {}
 
     def kueue(self) -> Queueing | None:
         """
@@ -62,10 +65,32 @@ class Shared:
             raise NotFound(f"the namespace {found['metadata']['name']} is not ours")
         return found
 
+    def nodes_now(self, cluster_id: str) -> list[Json]:
+        """
+        The cluster's nodes as the server tells them.
+        """
+        found = self.pool.marked(cluster_id)
+        now = time.monotonic()
+        with self._lock:
+            self._nodes = {name: kept for name, kept in self._nodes.items() if now - kept[0] < NODES_KEPT_S} | {
+                cluster_id: (now, found)
+            }
+        return found
+
+    def nodes_lately(self, cluster_id: str) -> list[Json]:
+        """
+        The cluster's nodes as they were a few seconds ago; none when that is not known, or when they were changed through here since.
+        """
+        with self._lock:
+            at, found = self._nodes.get(cluster_id, (-NODES_KEPT_S, []))
+        return found if time.monotonic() - at < NODES_KEPT_S else []
+
     def apply(self, spec: ClusterSpec) -> None:
         """
         See `Clusters.apply_cluster`. Nodes are looked at before anything is made, so that a cluster that cannot be leaves nothing.
         """
+        with self._lock:
+            self._nodes.pop(spec.cluster_id, None)
         self._refuse_foreign_space(spec)
         there = {one["metadata"]["name"]: one for one in self.pool.marked(spec.cluster_id)}
         wanted = {one.ref: there.get(one.ref) or self.pool.read_free(spec.cluster_id, one.ref) for one in spec.members}

@@ -1,0 +1,169 @@
+"""
+Two watches for all jobs of ours at one Kubernetes: one over Jobs, one over pods, however many there are. They make frequent looks cheap.
+
+A watch may break, go silent, lag, or be told that its version is too old. None of that decides anything: while a watch is not known to be
+in order nothing is recalled, and the server is asked. Cost does not grow with finished jobs: the lists that begin a watch leave them out.
+"""
+
+from __future__ import annotations
+
+import logging
+import random
+import threading
+import time
+from dataclasses import dataclass
+from typing import Any
+
+from controlplane.providers.adapters.kubernetes.client import Expired, Kube
+from controlplane.providers.adapters.kubernetes.feed import Feed
+from controlplane.providers.adapters.kubernetes.memory import Kind, Memory
+from controlplane.providers.adapters.kubernetes.names import TOKEN, Names
+from controlplane.providers.errors import ProviderError
+
+log = logging.getLogger(__name__)
+Json = dict[str, Any]
+IDLE_S = 120.0
+"""How long watches are kept open though nobody recalls anything."""
+FIRST_PAUSE_S, LONGEST_PAUSE_S = 0.2, 15.0
+JOIN_S = 5.0
+WHERE: dict[Kind, tuple[str, str]] = {
+    "jobs": ("/apis/batch/v1/jobs", "status.successful=0"),
+    "pods": ("/api/v1/pods", "status.phase!=Succeeded,status.phase!=Failed"),
+}
+"""The list that a watch begins with: its path, and what keeps finished ones out of it. The watch itself leaves nothing out."""
+
+
+@dataclass(slots=True)
+class Line:
+    """
+    The watch of one kind.
+    """
+
+    kind: Kind
+    """Which."""
+    version: str = ""
+    """From where it goes on; empty: it begins with a list."""
+    believed_until: float = 0.0
+    """Monotonic time; after it the server should have ended the watch, so it has gone silent."""
+    feed: Feed | None = None
+    """The open one."""
+    failures: int = 0
+    """Since it last told something."""
+
+
+class Tracker:
+    """
+    The watches of one credential at one API server; they are open while something is recalled.
+    """
+
+    def __init__(self, kube: Kube, names: Names, *, lasts_s: float) -> None:
+        self.memory = Memory()
+        self._kube = kube
+        self._labels = f"{names.selector()},{TOKEN}"
+        self._lasts_s = lasts_s
+        self._late_s = lasts_s / 5
+        self._lock = threading.Lock()
+        self._asked_at = 0.0
+        self._lines: list[Line] = []
+        self._threads: list[threading.Thread] = []
+        self._stopping = threading.Event()
+
+    def recall(self, namespace: str, token: str) -> tuple[Json, tuple[Json, ...], bool] | None:
+        """
+        See `Memory.recall`; None also while a watch is not known to be in order. The watches are open from the first call on.
+        """
+        self._keep_open()
+        return self.memory.recall(namespace, token) if self.live else None
+
+    @property
+    def live(self) -> bool:
+        """
+        Whether both watches are in order.
+        """
+        now = time.monotonic()
+        with self._lock:
+            return bool(self._lines) and all(now < one.believed_until for one in self._lines)
+
+    def close(self) -> None:
+        """
+        No watch is open, and none is opened again.
+        """
+        self._stopping.set()
+        with self._lock:
+            feeds = [one.feed for one in self._lines if one.feed is not None]
+            threads = list(self._threads)
+        for feed in feeds:
+            feed.stop()
+        for thread in threads:
+            thread.join(JOIN_S)
+
+    def _keep_open(self) -> None:
+        with self._lock:
+            self._asked_at = time.monotonic()
+            if self._stopping.is_set() or any(one.is_alive() for one in self._threads):
+                return
+            self._lines = [Line(kind) for kind in WHERE]
+            self._threads = [
+                threading.Thread(target=self._run, args=(line,), name=f"watch-{line.kind}", daemon=True) for line in self._lines
+            ]
+            for thread in self._threads:
+                thread.start()
+
+    def _run(self, line: Line) -> None:
+        while not self._done():
+            try:
+                if not line.version:
+                    self._begin(line)
+                self._follow(line)
+            except Expired:
+                self._doubt(line)
+                line.version = ""
+            except ProviderError as error:
+                self._doubt(line)
+                log.info("a watch is interrupted", extra={"kind": line.kind, "code": error.code, "failures": line.failures})
+            except Exception:
+                self._doubt(line)
+                line.version = ""
+                log.exception("a watch failed", extra={"kind": line.kind})
+            if line.failures:
+                pause_s = min(LONGEST_PAUSE_S, FIRST_PAUSE_S * 2.0 ** min(line.failures, 10))
+                self._stopping.wait(pause_s * random.uniform(0.5, 1.0))  # noqa: S311 - jitter, not a secret
+        self._doubt(line)
+
+    def _done(self) -> bool:
+        return self._stopping.is_set() or time.monotonic() - self._asked_at > IDLE_S
+
+    def _begin(self, line: Line) -> None:
+        path, fields = WHERE[line.kind]
+        found, line.version = self._kube.list_at(path, labels=self._labels, fields=fields)
+        self.memory.begin(line.kind, found)
+
+    def _follow(self, line: Line) -> None:
+        path, _ = WHERE[line.kind]
+        opened_at = time.monotonic()
+        feed = self._kube.follow(path, labels=self._labels, version=line.version, lasts_s=self._lasts_s, late_s=self._late_s)
+        with self._lock:
+            line.feed = feed
+            line.believed_until = opened_at + self._lasts_s + self._late_s
+        if self._stopping.is_set():
+            feed.stop()
+        for event in feed:
+            self._take(line, event)
+        line.failures = 0
+
+    def _take(self, line: Line, event: Json) -> None:
+        kind, thing = event.get("type"), event["object"]
+        if kind == "ERROR":
+            raise self._kube.told(f"watch {line.kind}", thing)
+        if kind in {"ADDED", "MODIFIED"}:
+            self.memory.see(line.kind, thing)
+        elif kind == "DELETED":
+            self.memory.lose(line.kind, thing)
+        line.version = str(thing["metadata"]["resourceVersion"])
+        line.failures = 0
+
+    def _doubt(self, line: Line) -> None:
+        with self._lock:
+            line.believed_until = 0.0
+            line.feed = None
+        line.failures += 1
