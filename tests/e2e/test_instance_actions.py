@@ -16,6 +16,8 @@ from tests.factories.processes import until
 pytestmark = [pytest.mark.timeout(600)]
 BOOTED = "systemctl show --property=UserspaceTimestampMonotonic"
 SEEN = "cat /var/lib/tenant/canary 2>/dev/null || true"
+ENTERED = "echo in"
+TENANTS = "ls /var/lib/tenant 2>/dev/null | xargs"
 WITHIN_S = 240.0
 
 
@@ -35,6 +37,16 @@ class Held:
     def instances(self) -> list[dict[str, Any]]:
         """The machines as their tenant sees them."""
         found: list[dict[str, Any]] = done(self.metal.tenant.get(f"{self.path}/instances"))["items"]
+        return found
+
+    def machine(self, instance: dict[str, Any]) -> str:
+        """What its tenant is shown of the machine."""
+        (one,) = (one for one in self.instances() if one["id"] == instance["id"])
+        return str(one["machine"])
+
+    def boots(self, instance: dict[str, Any]) -> list[dict[str, Any]]:
+        """Those whose consoles its tenant may read."""
+        found: list[dict[str, Any]] = done(self.metal.tenant.get(f"{self.path}/instances/{instance['id']}/console"))["boots"]
         return found
 
     def ask(self, instance: dict[str, Any], verb: str) -> str:
@@ -85,4 +97,37 @@ def test_a_tenant_restarts_and_stops_hosts(metal: Metal, tmp_path: Path) -> None
     held.ends(rebooted)
     held.booted_anew(first, before)
     assert held.says(first, SEEN) == CANARY
+    held.give_back()
+
+
+def test_a_tenant_rescues_and_reinstalls_hosts(metal: Metal, tmp_path: Path) -> None:
+    """
+    One whose tenant has shut itself out boots a rescue system that its key opens and none of its user-data has touched, and then its own
+    again; the other is reinstalled, and what had been written to it since it was ordered is gone.
+    """
+    held = Held(metal, tmp_path, 2)
+    shut, marked = held.instances()
+    held.says(shut, "rm .ssh/authorized_keys")
+    assert held.says(shut, ENTERED) == ""
+    held.says(marked, "sudo touch /var/lib/tenant/mark")
+    before = held.says(marked, BOOTED)
+    assert held.says(marked, TENANTS) == "canary mark"
+    rescue, reinstall = held.ask(shut, "rescue"), held.ask(marked, "reinstall")
+
+    held.ends(rescue)
+    assert held.machine(shut) == "rescued"
+    until(lambda: held.says(shut, ENTERED) == "in", "its key opens the rescue system", within_s=WITHIN_S)
+    assert held.says(shut, "hostname") == shut["id"].replace("_", "-")
+    assert held.says(shut, f"{TENANTS}; echo none") == "none"
+    unrescue = held.ask(shut, "unrescue")
+
+    held.ends(reinstall)
+    held.booted_anew(marked, before)
+    assert held.says(marked, TENANTS) == "canary"
+    assert [one["purpose"] for one in held.boots(marked)] == ["deploy", "deploy"]
+
+    held.ends(unrescue)
+    assert [held.machine(one) for one in (shut, marked)] == ["active", "active"]
+    until(lambda: held.says(shut, TENANTS) == "canary", "its own system runs again", within_s=WITHIN_S)
+    assert [one["purpose"] for one in held.boots(shut)] == ["deploy", "rescue"]
     held.give_back()
