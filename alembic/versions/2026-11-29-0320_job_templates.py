@@ -2,7 +2,7 @@
 Job templates: named jobs with places for values, in versions; a job keeps what it was made of.
 
 Revision ID: 5f0c8a71e3d2
-Revises: c35b7e02d9f4
+Revises: d19e6b40a7c2
 """
 
 import sqlalchemy as sa

@@ -208,9 +208,27 @@ def seed_url(links: BootLinks, boot_id: str) -> str:
     """
     Where a machine's controller finds the seed of the boot. Raises Permanent where machines have no way to the API.
     """
+    return f"{_reachable(links).url(boot_id)}seed.iso"
+
+
+def config_drive_url(links: BootLinks, boot_id: str) -> str:
+    """
+    Where a provider that writes disks finds the same. Raises Permanent where machines have no way to the API.
+    """
+    return f"{_reachable(links).url(boot_id)}config-drive"
+
+
+def image_url(links: BootLinks, boot_id: str) -> str:
+    """
+    Where it finds the image of the boot. Raises Permanent where machines have no way to the API.
+    """
+    return _reachable(links).image_url(boot_id)
+
+
+def _reachable(links: BootLinks) -> BootLinks:
     if not links.base_url:
         raise Permanent("machines have no way to the API: set CONTROLPLANE_MACHINE_URL", code="machine_url_missing")
-    return f"{links.url(boot_id)}seed.iso"
+    return links
 
 
 def open_password(sealer: Sealer, node_id: str, sealed: bytes | None) -> str:
@@ -239,6 +257,8 @@ def toolbox(settings: Settings, sealer: Sealer) -> Toolbox:
         open_password=lambda node_id, sealed: open_password(sealer, node_id, sealed),
         seal_password=lambda node_id, password: seal_password(sealer, node_id, password),
         seed_url=lambda boot_id: seed_url(links, boot_id),
+        config_drive_url=lambda boot_id: config_drive_url(links, boot_id),
+        image_url=lambda boot_id: image_url(links, boot_id),
         open_job_secret=lambda row_id, sealed: open_secret(sealer, row_id, sealed),
     )
 

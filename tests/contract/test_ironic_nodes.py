@@ -24,7 +24,7 @@ from controlplane.providers.adapters.ironic.login import Nobody
 from controlplane.providers.adapters.ironic.naming import Names
 from controlplane.providers.adapters.ironic.nodes import Nodes
 from controlplane.providers.errors import Busy, Permanent, ProviderError, Refused, Transient, Unsupported
-from controlplane.providers.machines import Deployment, MachineView, SupportsPositions
+from controlplane.providers.machines import Deployment, MachineView, OwnImage, SupportsPositions
 from tests.ironic_kit import DEPLOYMENT, IronicKit, session_kit
 
 ACCEPTED_AT = datetime(2026, 1, 31, 12, 30, tzinfo=UTC)
@@ -212,6 +212,38 @@ def test_an_image_that_is_not_configured_is_refused(lab: Lab) -> None:
         lab.adapter.deploy(replace(lab.wanted, image="nixos"))
     assert refused.value.code == "image_unknown"
     assert lab.kit.node(lab.ref)["instance_uuid"] is None
+
+
+def test_a_tenants_image_is_deployed_where_the_operator_lets_it(lab: Lab) -> None:
+    """
+    Refused without `own_images` and in a format that is not named there, with nothing claimed; else the node has its address, format and
+    digest and the deploy interface, and Ironic shows nobody the config drive's address.
+    """
+    image = OwnImage("http://images.test/v1/boot/one/image", "raw", 1000, "ab" * 32)
+    wanted = replace(lab.wanted, own_image=image, config_drive_url="http://images.test/v1/boot/two/config-drive")
+    adapter = lab.kit.adapter(own_images={"deploy_interface": "fake", "capabilities": {"boot_mode": "uefi"}})
+    for asked, able in ((wanted, lab.adapter), (replace(wanted, own_image=replace(image, format="qcow2")), adapter)):
+        with pytest.raises(Refused) as refused:
+            able.deploy(asked)
+        assert refused.value.code == "image_not_taken"
+    assert lab.kit.node(lab.ref)["instance_uuid"] is None
+    assert (lab.adapter.capabilities().images, adapter.capabilities().images) == (False, True)
+    for _ in range(2):
+        lab.insist(partial(adapter.deploy, wanted))
+    lab.until("deployed", adapter)
+    adapter.close()
+    node = lab.kit.node(lab.ref)
+    assert node["deploy_interface"] == "fake"
+    assert node["instance_info"] == {
+        "image_source": image.url,
+        "image_type": "whole-disk",
+        "image_disk_format": "raw",
+        "image_checksum": image.sha256,
+        "image_os_hash_algo": "sha256",
+        "image_os_hash_value": image.sha256,
+        "capabilities": {"boot_mode": "uefi"},
+        "configdrive": "******",
+    }
 
 
 def test_a_released_node_is_off_the_market_until_the_next_tenancy(lab: Lab) -> None:

@@ -10,9 +10,9 @@ from pathlib import Path
 
 import pytest
 
-from controlplane.kit.outcome import Advance, Fail, Wait
+from controlplane.kit.outcome import Advance, Fail, Outcome, Wait
 from controlplane.nodes.schemas import check_config
-from controlplane.nodes.states import NodeFacts, ProviderCheck, Tenancy
+from controlplane.nodes.states import Boot, NodeFacts, ProviderCheck, Tenancy
 from controlplane.nodes.steps.comparing import find_differences
 from controlplane.nodes.steps.provider import check
 from controlplane.providers.adapters.simulated.faults import LEAK_CANARIES
@@ -126,6 +126,26 @@ def test_a_failed_deployment_speaks_to_operators_only(ground: StepGround) -> Non
     assert isinstance(outcome, Fail)
     assert outcome.code == "deploy_failed"
     assert not [one for one in LEAK_CANARIES if one in outcome.message]
+
+
+def test_a_machine_that_is_to_report_is_waited_for(ground: StepGround) -> None:
+    """What the provider shows as deployed is its tenant's at the machine's own good word, not when it reports trouble or never calls."""
+
+    def told(state: str, age_s: float = 60.0, of: str = HELD.allocation_id) -> Outcome:
+        boot = Boot("bot_1", state, age_s, purpose="deploy", allocation_id=of, failure="script_failed: line 3")
+        return ground.run("deploying", tenancy=HELD, step="asked", boot=boot)
+
+    ground.run("deploying", tenancy=HELD)
+    for quiet in (told("made"), told("fetched"), told("reporting", 5000.0)):
+        assert quiet == Wait("Deployed; waits for the machine's own report.", 15.0)
+    for over in (told("failed"), told("ended")):
+        assert isinstance(over, Fail)
+        assert (over.code, over.detail) == ("deploy_failed", "script_failed: line 3")
+    silent = told("fetched", 3601.0)
+    assert isinstance(silent, Fail)
+    assert silent.code == "deploy_failed_silent"
+    assert told("ready") == Advance("active", "Deployed.")
+    assert told("ended", of="alc_0") == Advance("active", "Deployed.")
 
 
 def test_release_is_done_when_power_is_off(ground: StepGround) -> None:

@@ -4,7 +4,9 @@ The same documents as a small ISO 9660 image labelled `cidata`, for machines who
 Source: ECMA-119 (8.4.26 and 9.1.5 for the places of dates) with Joliet names; cloud-init, "NoCloud", for label and file names.
 """
 
+import gzip
 import struct
+from base64 import b64encode
 from collections.abc import Iterator, Mapping
 from io import BytesIO
 
@@ -41,6 +43,15 @@ def burn(documents: Mapping[str, bytes]) -> bytes:
         for record in (descriptor + ROOT, *_records(made, descriptor + ROOT)):
             made[record + RECORDED.start : record + RECORDED.stop] = EPOCH
     return bytes(made)
+
+
+def packed(image: bytes) -> bytes:
+    """
+    The image as Ironic takes a config drive: gzip in base64; the same bytes for the same image.
+
+    Source: OpenStack Ironic, "Configuration drives".
+    """
+    return b64encode(gzip.compress(image, mtime=0))
 
 
 def _descriptors(image: bytearray) -> Iterator[int]:

@@ -20,7 +20,7 @@ from urllib.parse import parse_qs
 from starlette.requests import Request
 
 from controlplane.boots import reporting
-from controlplane.boots.disc import burn
+from controlplane.boots.disc import burn, packed
 from controlplane.boots.schemas import AppliedIn, ReportIn
 from controlplane.boots.seed import EMPTY, Content, Machine, by_path, look_up, meta_data, network_config, render, user_data
 from controlplane.boots.service import facts_of
@@ -66,11 +66,11 @@ class Door:
     budget: Buckets = field(default_factory=lambda: Buckets(BOOT_RATE_PER_S, BOOT_BURST, clock=time.monotonic))
     """Requests of one boot."""
 
-    def admit(self, token: str) -> str:
+    def admit(self, token: str, *, for_image: bool = False) -> str:
         """
-        The boot whose token it is; one budget holds for all that it asks. Raises NotFound, TooMany.
+        The boot whose token it is, or whose image it opens; one budget holds for all that it asks. Raises NotFound, TooMany.
         """
-        boot_id = self.links.verify(token)
+        boot_id = self.links.verify_image(token) if for_image else self.links.verify(token)
         if boot_id is None:
             raise NotFound
         level = self.budget.take(boot_id)
@@ -92,6 +92,13 @@ def by_token(request: Request) -> str:
     The boot whose token stands in the path. Raises NotFound, TooMany.
     """
     return _door(request).admit(request.path_params["token"])
+
+
+def by_image_token(request: Request) -> str:
+    """
+    The boot whose token, or whose image's token, stands in the path. Raises NotFound, TooMany.
+    """
+    return _door(request).admit(request.path_params["token"], for_image=True)
 
 
 def by_address(request: Request) -> str:
@@ -175,10 +182,22 @@ def get_boot_seed_image(look: MachineLook, boot_id: str) -> MachineReply:
     return reply
 
 
-@routes.look(BOOT + "/image", credential="boot_token", admit=by_token, question=reporting.IMAGE, asked=_of_boot)
+@routes.look(BOOT + "/config-drive", credential="boot_token", admit=by_token, question=reporting.WHOLLY, asked=_of_boot)
+def get_boot_config_drive(look: MachineLook, boot_id: str) -> MachineReply:
+    """
+    The same image in the form in which a provider that writes it to the machine's disk takes it.
+    """
+    del boot_id
+    content, machine = _seen(look)
+    made = packed(burn(render(content, machine).documents()))
+    _note_fetched(look, machine)
+    return MachineReply(made, "text/plain; charset=us-ascii")
+
+
+@routes.look(BOOT + "/image", credential="boot_token", admit=by_image_token, question=reporting.IMAGE, asked=_of_boot)
 def get_boot_image(look: MachineLook, boot_id: str) -> MachineReply:
     """
-    The image that this boot installs, whole or in the part that Range names; nothing for any other boot, or once it has its outcome.
+    The image that is written for this boot, whole or in the part that Range names; nothing for any other boot, or once it has its outcome.
     """
     del boot_id
     depot, headers = look.request.scope["app"].state.edge.images, look.request.headers

@@ -101,11 +101,11 @@ def reopen_last_good(session: Session, node_id: str, allocation_id: str) -> str 
 VIEWS = """
 SELECT b.id, b.node_id, b.purpose, b.state, b.stages, b.failure_code, b.failure, b.checks, b.created_at, b.expires_at, b.fetched_at,
   b.phoned_at, b.ready_at, b.ended_at, b.host_keys, b.applied_version, b.apply_failure, b.allocation_id, b.tenant_id,
-  b.console_bytes, b.burn_in, b.image_id, coalesce(p.version, 0) AS version,
+  b.console_bytes, b.burn_in, b.image_id, i.arch, i.size_bytes, i.sha256, i.format, coalesce(p.version, 0) AS version,
   coalesce((SELECT jsonb_agg(jsonb_build_object('name', o.name, 'figures', o.figures, 'failure', o.failure, 'at', o.at) ORDER BY o.name)
     FROM boot_outputs o WHERE o.boot_id = b.id), '[]'::jsonb) AS outputs,
   b.state IN ('made', 'fetched', 'reporting') AND b.expires_at <= cp_clock() AS late
-FROM boots b LEFT JOIN blueprints p ON p.id = b.blueprint_id
+FROM boots b LEFT JOIN blueprints p ON p.id = b.blueprint_id LEFT JOIN images i ON i.id = b.image_id
 """
 VIEWS_BY_ID = text(f"{VIEWS} WHERE b.id IN :ids").bindparams(bindparam("ids", expanding=True))
 
@@ -192,13 +192,18 @@ FILES = text(
     """
 )
 
+INSTALLS = f"""
+    (b.purpose = 'install' OR b.purpose = 'deploy' AND EXISTS (SELECT 1 FROM nodes n WHERE n.id = b.node_id AND n.access = '{{}}'))
+    AND b.state NOT IN ('ready', 'failed') AND {KNOWN}
+"""
+"""A boot for which its image is written now: by the boot itself, or by the provider where that owns the machine's life."""
 IMAGE = text(
     f"""
     SELECT i.id AS image_id, i.size_bytes, i.sha256 FROM boots b JOIN images i ON i.id = b.image_id
-    WHERE b.id = :id AND b.purpose = 'install' AND b.state NOT IN ('ready', 'failed') AND i.actual_sha256 = i.sha256 AND {KNOWN}
+    WHERE b.id = :id AND i.actual_sha256 = i.sha256 AND {INSTALLS}
     """
 )
-READERS = text(f"SELECT count(*) FROM boots b WHERE b.image_id = :image AND b.purpose = 'install' AND {KNOWN}")
+READERS = text(f"SELECT count(*) FROM boots b WHERE b.image_id = :image AND {INSTALLS}")
 
 BRIEF_ERRAND, WHOLE_ERRAND, FILES_ERRAND = Errand.of(BRIEF), Errand.of(WHOLE), Errand.of(FILES)
 IMAGE_ERRAND = Errand.of(IMAGE)

@@ -19,6 +19,7 @@ from controlplane.boots.states import (
     SSH_KEY,
     BootView,
     CheckOutput,
+    DiskImage,
     Facts,
     NewBlueprint,
     NewBoot,
@@ -285,6 +286,8 @@ def _view(row: Row[Any]) -> BootView:
         apply_failure=row.apply_failure,
         burn_in=tuple(row.burn_in),
         image_id=row.image_id,
+        image=None if row.sha256 is None else DiskImage(row.arch, row.size_bytes, row.sha256, row.format),
+        allocation_id=row.allocation_id,
         outputs=tuple(CheckOutput(**one | {"at": datetime.fromisoformat(one["at"])}) for one in row.outputs),
     )
 

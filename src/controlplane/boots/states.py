@@ -6,7 +6,7 @@ import base64
 import hashlib
 import hmac
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any, Literal
@@ -124,6 +124,8 @@ class DiskImage:
     """Its size."""
     sha256: str
     """Its digest, 64 hexadecimal digits."""
+    format: str = "raw"
+    """`raw`, or a format that whoever writes it can read."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -230,6 +232,10 @@ class BootView:
     """What it sent of that."""
     image_id: str | None = None
     """What it writes to the disk, or what the machine starts from."""
+    image: DiskImage | None = None
+    """The same with what is declared of it."""
+    allocation_id: str | None = None
+    """For whom it is deployed."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -387,18 +393,26 @@ class BootLinks:
         """
         The boot's address, for `ds=nocloud-net;s=`: it holds the token. Raises ValueError where machines have no way to the API.
         """
-        if not self._base_url:
-            raise ValueError("no address is known under which machines reach the API")
-        return f"{self._base_url}/v1/boot/{self.token(boot_id)}/"
+        return self._below(self.token(boot_id))
+
+    def image_url(self, boot_id: str) -> str:
+        """
+        Where the image of the boot is: this address opens the image and nothing else of the boot, for whoever writes the image shows it to
+        others. Raises ValueError where machines have no way to the API.
+        """
+        return f"{self._below(boot_id + '.' + self._image_mark(boot_id))}image"
 
     def verify(self, token: str) -> str | None:
         """
         The boot's id when the token is ours, else None; in constant time for tokens of the right form.
         """
-        boot_id, dot, mark = token.partition(".")
-        if not dot or not mark.isascii() or not is_id(boot_id, "bot"):
-            return None
-        return boot_id if hmac.compare_digest(self._mark(boot_id), mark) else None
+        return _owner(token, self._mark)
+
+    def verify_image(self, token: str) -> str | None:
+        """
+        The boot's id when the token is the boot's, or one that `image_url` made; else None.
+        """
+        return _owner(token, self._mark) or _owner(token, self._image_mark)
 
     def session_token(self, boot_id: str, until_s: int) -> str:
         """
@@ -415,9 +429,27 @@ class BootLinks:
             return False
         return hmac.compare_digest(self._digest(f"session|{until}|{boot_id}"), mark) and now_s < int(until)
 
+    def _below(self, token: str) -> str:
+        if not self._base_url:
+            raise ValueError("no address is known under which machines reach the API")
+        return f"{self._base_url}/v1/boot/{token}/"
+
     def _mark(self, boot_id: str) -> str:
         return self._digest(f"boot|{boot_id}")
+
+    def _image_mark(self, boot_id: str) -> str:
+        return self._digest(f"image|{boot_id}")
 
     def _digest(self, what: str) -> str:
         made = hmac.new(self._key, self._deployment + b"|" + what.encode(), hashlib.sha256).digest()
         return base64.urlsafe_b64encode(made).decode().rstrip("=")
+
+
+def _owner(token: str, mark_of: Callable[[str], str]) -> str | None:
+    """
+    The boot's id when the token has this mark of it.
+    """
+    boot_id, dot, mark = token.partition(".")
+    if not dot or not mark.isascii() or not is_id(boot_id, "bot"):
+        return None
+    return boot_id if hmac.compare_digest(mark_of(boot_id), mark) else None

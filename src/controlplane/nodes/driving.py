@@ -154,6 +154,7 @@ BARE = (
         AllocationRow.instance_id,
         AllocationRow.blueprint_id,
         AllocationRow.image_id,
+        NodeRow.access,
         ProviderRow.config,
     )
     .join(ProviderRow, ProviderRow.id == NodeRow.provider_id)
@@ -161,19 +162,28 @@ BARE = (
 )
 
 
+SEEDED = AllocationRow.blueprint_id.isnot(None) & (
+    AllocationRow.image_id.isnot(None) | ProviderRow.config.contains({"seeds": True})
+)
+"""A machine whose provider owns its life is handed what its tenant wants of it with an image of the tenant's, or where the operator says
+that the provider's own images take it (`seeds`); only then it can report, and only then it must."""
+
+
 def _begin_boots(session: Session, state: str, node_ids: Sequence[str], *, installed: bool = False) -> None:
     """
     Each bare machine among these has a boot of its own for what the state wants of it; earlier ones are over. What deploys a machine with
-    an image is two boots: one that installs it, then, `installed`, the one from its disk.
+    an image is two boots: one that installs it, then, `installed`, the one from its disk. A machine whose provider installs it has the
+    second alone, while it is deployed.
     """
     if not node_ids:
         return
-    rows = session.execute(BARE.where(NodeRow.id.in_(node_ids), NodeRow.access != {})).all()
+    ours = NodeRow.access != {}
+    rows = session.execute(BARE.where(NodeRow.id.in_(node_ids), ours | SEEDED if state == "deploying" else ours)).all()
     if not rows:
         return
     purpose, within_s = BOOTS[state], NODE_STATES.by_name[state].longest_stay_s or LONGEST_LOAN_S
     tests = qualification.tests_of(session, {row.instance_type for row in rows}) if purpose == "check" else {}
-    installing = [purpose == "deploy" and row.image_id is not None and not installed for row in rows]
+    installing = [purpose == "deploy" and row.image_id is not None and not installed and bool(row.access) for row in rows]
     wanted = [
         _new_boot(row, "install" if first else purpose, within_s, tests.get(row.instance_type, ()))
         for row, first in zip(rows, installing, strict=True)

@@ -131,7 +131,8 @@ def _read_boots(session: Session, boot_ids: Sequence[str]) -> dict[str, Boot]:
             outputs=tuple((output.name.partition(".")[0], output.failure) for output in one.outputs),
             under=under.get(one.id, ()),
             purpose=one.purpose,
-            has_image=one.image_id is not None,
+            image=one.image,
+            allocation_id=one.allocation_id,
         )
         for one in found.values()
     }

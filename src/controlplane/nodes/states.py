@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any
 
+from controlplane.boots.states import DiskImage
 from controlplane.catalog.states import Parts
 from controlplane.kit.states import State, StateTable
 
@@ -284,7 +285,7 @@ class Look:
 @dataclass(frozen=True, slots=True)
 class Boot:
     """
-    The boot that is under way on a bare machine, as its own reports tell.
+    The boot that is under way on a machine, as its own reports tell.
     """
 
     id: str
@@ -309,8 +310,10 @@ class Boot:
     """What tools measured in this boot that is not good enough, in words."""
     purpose: str = ""
     """deploy, wipe, check, rescue, install or fabric."""
-    has_image: bool = False
-    """Whether it writes an image to the disk, or starts from one that was written."""
+    image: DiskImage | None = None
+    """What it writes to the disk, or what was written and it starts from."""
+    allocation_id: str | None = None
+    """For whom it is deployed."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -362,7 +365,7 @@ class NodeSnapshot:
     access: Access | None = None
     """Its controller, where we drive the machine ourselves."""
     boot: Boot | None = None
-    """The boot that was begun last, where we drive the machine ourselves."""
+    """The boot that was begun last, where the machine reports to us."""
     wires: tuple[Wire, ...] = ()
     """Its ports, where an operator told us how they are wired."""
     turn: int = 0

@@ -18,6 +18,22 @@ CheckResult = Literal["passed", "failed", "not_measured"]
 
 
 @dataclass(frozen=True, slots=True)
+class OwnImage:
+    """
+    An image that the tenant chose, instead of one that the provider knows by name.
+    """
+
+    url: str = field(repr=False)
+    """Where it is, without further proof: the address is good for this deployment only."""
+    format: str
+    """`raw` or `qcow2`."""
+    size_bytes: int
+    """Of what stands at the address."""
+    sha256: str
+    """The same."""
+
+
+@dataclass(frozen=True, slots=True)
 class Deployment:
     """
     One tenancy of one machine.
@@ -35,6 +51,10 @@ class Deployment:
     """The tenant network the machine is attached to when it is up."""
     image: str = "default"
     """The operating-system image by name."""
+    own_image: OwnImage | None = None
+    """What is written to the machine's disk instead."""
+    config_drive_url: str = field(default="", repr=False)
+    """Where its config drive is, ready to be written beside the image; empty: the machine is told its names only."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -47,7 +47,7 @@ OURS = frozenset(
     {
         *("read_lag_s", "boot", "first_call_s", "diskless", "gpu_models", "inventory_patience_s", "slurm", "fabric_tools"),
         *("rotate_passwords", "require_lock", "restart_controllers", "restart_settle_s", "restart_limit_s", "settings_wanted"),
-        *("graceful_off_s", "restart_from", "update_firmware", "firmware_install_s"),
+        *("graceful_off_s", "restart_from", "update_firmware", "firmware_install_s", "seeds"),
     }
 )
 """Settings of a provider that are for us, not for its adapter."""
@@ -188,6 +188,8 @@ class Toolbox:
         open_password: Callable[[str, bytes | None], str] = lambda _node, _sealed: "",
         seal_password: Callable[[str, str], bytes] = _no_vault,
         seed_url: Callable[[str], str] = lambda _boot: "",
+        config_drive_url: Callable[[str], str] = lambda _boot: "",
+        image_url: Callable[[str], str] = lambda _boot: "",
         open_job_secret: Callable[[str, bytes], str] = _no_secrets,
     ) -> None:
         self.open_job_secret = open_job_secret
@@ -196,6 +198,10 @@ class Toolbox:
         self.now = now
         self.seed_url = seed_url
         """Where the controller of a machine finds the seed of a boot; bears the boot's token and stays out of logs."""
+        self.config_drive_url = config_drive_url
+        """Where a provider that writes disks finds the seed of a boot; bears the boot's token and stays out of logs."""
+        self.image_url = image_url
+        """Where it finds the image of a boot."""
         self.seal_password = seal_password
         """The password of the machine's controller as its row keeps it; raises Permanent where there is nothing to seal it with."""
         self._open_secrets = open_secrets

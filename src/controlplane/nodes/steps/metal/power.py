@@ -89,7 +89,7 @@ def starts_from_image(machine: Machine) -> bool:
     Whether what the machine is to run is the image on its disk.
     """
     boot = machine.node.boot
-    return boot is not None and boot.purpose == "deploy" and boot.has_image
+    return boot is not None and boot.purpose == "deploy" and boot.image is not None
 
 
 def report(*, code: str, again: bool, ready: Callable[[Machine, Boot], Outcome]) -> Callable[[Machine], Outcome]:

@@ -25,6 +25,7 @@ from controlplane.providers.machines import Deployment, MachineList, MachineView
 from controlplane.providers.registry import AdapterInput, read_config
 
 MIB = 1024 * 1024
+NO_IMAGES = "no images: nothing can be deployed"
 
 
 @runtime_checkable
@@ -109,6 +110,7 @@ class IronicAdapter:
             products=("baremetal",),
             walls=("machine",),
             scrub=wiping,
+            images=self._config.own_images is not None,
             notes=tuple(self._notes(minor, nodes, wiping=wiping)),
         )
 
@@ -221,7 +223,7 @@ class IronicAdapter:
         if not wiping:
             notes.append("wipe is off: sell this pool to one tenant only")
         if not self._config.images:
-            notes.append("no images: nothing can be deployed")
+            notes.append("no images: nothing can be deployed but what tenants choose" if self._config.own_images else NO_IMAGES)
         held = sorted(one.ref for one in nodes if is_foreign(one))
         if held:
             notes.append(f"{len(held)} nodes are held by others and left alone, {held[0]} among them")

@@ -9,6 +9,8 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, StringConstraints, model_validator
 
+from controlplane.providers.machines import OwnImage
+
 Url = Annotated[str, StringConstraints(pattern=r"^https?://[^\s/?#@]+(/[^\s?#]*)?$", max_length=500)]
 StepInterface = Literal["power", "management", "deploy", "firmware", "bios", "raid", "vendor"]
 WELL_KNOWN = {
@@ -75,6 +77,33 @@ class ImageConfig(_Strict):
         """
         said = self.model_dump(exclude={"deploy_interface"})
         return {name: value for name, value in said.items() if value}
+
+
+class OwnImagesConfig(_Strict):
+    """
+    How images that tenants choose are deployed.
+    """
+
+    deploy_interface: str = "direct"
+    """Set on the node before it is deployed; empty: left as it is. It must write whole disks, and a config drive beside them."""
+    formats: list[Literal["raw", "qcow2"]] = Field(default=["raw"], min_length=1)
+    """What it writes. `qcow2` only where Ironic and its agent look into images themselves (2024.2 and later)."""
+    capabilities: dict[str, str] = Field(default_factory=dict)
+    """As in `images`."""
+
+    def instance_info(self, image: OwnImage) -> dict[str, Any]:
+        """
+        What is written into the node's `instance_info`; it holds the image's address.
+        """
+        said = {
+            "image_source": image.url,
+            "image_type": "whole-disk",
+            "image_disk_format": image.format,
+            "image_checksum": image.sha256,
+            "image_os_hash_algo": "sha256",
+            "image_os_hash_value": image.sha256,
+        }
+        return {**said, "capabilities": dict(self.capabilities)} if self.capabilities else said
 
 
 class StepConfig(_Strict):
@@ -192,6 +221,8 @@ class IronicConfig(_Strict):
     """Only nodes of this owner are listed; None: of all."""
     images: dict[str, ImageConfig] = Field(default_factory=dict)
     """Image name to what Ironic deploys; `default` is what a cluster gets that names none."""
+    own_images: OwnImagesConfig | None = None
+    """How tenants' images are deployed; None: they are not."""
     wipe: WipeConfig = Field(default_factory=WipeConfig)
     """How nodes are wiped."""
     qualify: QualifyConfig = Field(default_factory=QualifyConfig)

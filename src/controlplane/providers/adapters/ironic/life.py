@@ -12,6 +12,7 @@ from dataclasses import replace
 from datetime import datetime
 from typing import Any
 
+from controlplane.providers.adapters.ironic.config import IronicConfig
 from controlplane.providers.adapters.ironic.marks import KEPT_TOKENS, Marks, Tenancy, stamp
 from controlplane.providers.adapters.ironic.nodes import Node, Nodes, need_service
 from controlplane.providers.adapters.ironic.states import (
@@ -131,21 +132,18 @@ class Life:
         """
         The node is ours alone. Raises Refused when another tenancy was faster.
         """
-        image = self._nodes.config.images.get(wanted.image)
-        if image is None:
-            known = ", ".join(sorted(self._nodes.config.images)) or "none"
-            raise Refused(f"no image is called {wanted.image!r} in this provider's config; known: {known}", code="image_unknown")
+        interface, info = _image_of(self._nodes.config, wanted)
         if node.state not in {"available", "manageable", "enroll"}:
             raise Busy(f"{node.ref} is {node.state!r} at Ironic", retry_in_s=2.0)
         need_service(node)
         tenancy = Tenancy(wanted.token, "held", wanted.tenant_id, wanted.cluster_id, wanted.network, wanted.image)
         patch: list[dict[str, Any]] = [
             {"op": "add", "path": "/instance_uuid", "value": self._nodes.names.instance_uuid(wanted.token)},
-            {"op": "add", "path": "/instance_info", "value": image.instance_info()},
+            {"op": "add", "path": "/instance_info", "value": info},
             {"op": "add", "path": "/automated_clean", "value": False},
         ]
-        if image.deploy_interface:
-            patch.append({"op": "add", "path": "/deploy_interface", "value": image.deploy_interface})
+        if interface:
+            patch.append({"op": "add", "path": "/deploy_interface", "value": interface})
         marks = replace(node.marks, tenancy=tenancy, task=None)
         try:
             return self._nodes.remember(node, marks, *patch)
@@ -164,7 +162,8 @@ class Life:
         if not is_ours(node):
             raise Refused(f"the instance of {wanted.token} was taken off {node.ref} at Ironic", code="tenancy_lost")
         if node.state == "available":
-            self._nodes.provision(node, "active", configdrive=config_drive(wanted, str(node.our_instance_uuid)))
+            drive = wanted.config_drive_url or config_drive(wanted, str(node.our_instance_uuid))
+            self._nodes.provision(node, "active", configdrive=drive)
             return
         if node.state not in CLEANING:
             ready = self._nodes.to_manageable(node)
@@ -232,9 +231,29 @@ def is_held(marks: Marks) -> bool:
     return marks.tenancy is not None and marks.tenancy.stage != "released"
 
 
+def _image_of(config: IronicConfig, wanted: Deployment) -> tuple[str, dict[str, Any]]:
+    """
+    The deploy interface, empty for the node's own, and the `instance_info`. Raises Refused for an image that is not deployed here.
+    """
+    if wanted.own_image is not None:
+        own = config.own_images
+        if own is None or wanted.own_image.format not in own.formats:
+            known = "none" if own is None else ", ".join(own.formats)
+            raise Refused(
+                f"tenants' images of the format {wanted.own_image.format} are not deployed here; taken: {known}",
+                code="image_not_taken",
+            )
+        return own.deploy_interface, own.instance_info(wanted.own_image)
+    image = config.images.get(wanted.image)
+    if image is None:
+        known = ", ".join(sorted(config.images)) or "none"
+        raise Refused(f"no image is called {wanted.image!r} in this provider's config; known: {known}", code="image_unknown")
+    return image.deploy_interface, image.instance_info()
+
+
 def config_drive(wanted: Deployment, instance_uuid: str) -> dict[str, Any]:
     """
-    What the machine is told at its first boot, in Ironic's form. User data and network data have their place here, beside `meta_data`.
+    What a machine is told at its first boot that is given no drive of its own, in Ironic's form.
 
     Nothing of the provider's is in it: tenants see their own ids only.
     """
