@@ -155,6 +155,7 @@ BARE = (
         AllocationRow.blueprint_id,
         AllocationRow.image_id,
         NodeRow.access,
+        NodeRow.boot_id,
         ProviderRow.config,
     )
     .join(ProviderRow, ProviderRow.id == NodeRow.provider_id)
@@ -173,12 +174,14 @@ def _begin_boots(session: Session, state: str, node_ids: Sequence[str], *, insta
     """
     Each bare machine among these has a boot of its own for what the state wants of it; earlier ones are over. What deploys a machine with
     an image is two boots: one that installs it, then, `installed`, the one from its disk. A machine whose provider installs it has the
-    second alone, while it is deployed.
+    second alone, while it is deployed, and keeps it: what was handed out speaks for no other.
     """
     if not node_ids:
         return
     ours = NodeRow.access != {}
     rows = session.execute(BARE.where(NodeRow.id.in_(node_ids), ours | SEEDED if state == "deploying" else ours)).all()
+    kept = _handed_out(session, rows)
+    rows = [row for row in rows if row.id not in kept]
     if not rows:
         return
     purpose, within_s = BOOTS[state], NODE_STATES.by_name[state].longest_stay_s or LONGEST_LOAN_S
@@ -192,6 +195,21 @@ def _begin_boots(session: Session, state: str, node_ids: Sequence[str], *, insta
     table = NodeRow.__table__
     noted = update(table).where(table.c.id == bindparam("node")).values(boot_id=bindparam("boot"))  # type: ignore[arg-type]
     session.connection().execute(noted, [{"node": node_id, "boot": boot_id} for node_id, boot_id in begun.items()])
+
+
+def _handed_out(session: Session, rows: Sequence[Any]) -> frozenset[str]:
+    """
+    Those of the nodes whose provider may have been handed the seed of an open boot for this very tenancy.
+    """
+    theirs = {row.boot_id: row for row in rows if not row.access and row.boot_id is not None}
+    found = boots.views(session, list(theirs))
+    return frozenset(
+        row.id
+        for boot_id, row in theirs.items()
+        if boot_id in found
+        and found[boot_id].allocation_id == row.allocation_id
+        and found[boot_id].state not in {"ended", "failed"}
+    )
 
 
 def _new_boot(row: Any, purpose: boots.Purpose, within_s: float, tests: Sequence[qualification.BurnTest]) -> boots.NewBoot:
