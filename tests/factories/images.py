@@ -20,6 +20,7 @@ from controlplane.kit.access import Principal
 from controlplane.kit.db import in_transaction
 from controlplane.web.ranges import Chunk, Span
 
+CHUNK_BYTES = 32 * 1024 * 1024
 OCTETS = {"Content-Type": "application/octet-stream"}
 
 
@@ -37,7 +38,7 @@ def declared(content: bytes, name: str = "ubuntu", **more: Any) -> dict[str, Any
     spec = {
         "os": {"family": "ubuntu", "version": "24.04"},
         "arch": "x86_64",
-        "format": "qcow2",
+        "format": "raw",
         "size_bytes": len(content),
         "sha256": hashlib.sha256(content).hexdigest(),
     }
@@ -88,7 +89,8 @@ def uploaded(
     """
     made = client.post(root, json=declared(content, name) | more).raise_for_status().json()
     path = f"{root}/{made['id']}"
-    send_chunk(client, path, content, 0, len(content)).raise_for_status()
+    for start in range(0, len(content), CHUNK_BYTES):
+        send_chunk(client, path, content, start, min(start + CHUNK_BYTES, len(content))).raise_for_status()
     return settled(client, path)
 
 

@@ -168,6 +168,16 @@ def test_what_is_not_the_image_is_not_installed(host: Disks, peer: Peer) -> None
     assert disk.read_bytes()[: 1024 * 1024] == bytes(1024 * 1024)
 
 
+def test_a_qemu_disk_is_not_written_as_it_is(host: Disks, peer: Peer) -> None:
+    """An image that was taken before formats were looked at is found out here; what was on the disk is untouched."""
+    disk = host.disk("sda")
+    peer.content = b"QFI\xfb" + CONTENT[4:]
+    done = host.program("image", peer.url)
+    assert done.returncode == 1
+    assert "a QEMU disk" in done.stderr
+    assert disk.read_bytes() == b"x" * DISK_BYTES
+
+
 def test_a_refused_image_ends_at_once(host: Disks, peer: Peer) -> None:
     """A boot that is over is not asked again and again."""
     host.disk("sda")

@@ -29,6 +29,8 @@ from tests.factories.world import MASTER_KEY, World
 from tests.integration.test_bare_nodes import KEY, Rack, only_bare
 
 CONTENT = content_of(1000)
+SOME_LOOKS = 20
+"""Not enough for a machine that never reports to be given up."""
 STAGES = ("disk", "image", "verify")
 
 
@@ -81,11 +83,11 @@ def image(world: World, store: LocalImageStore, name: str = "one", *, ready: boo
     return made
 
 
-def ordered(world: World, image_id: str, kind: str = "baremetal") -> str:
+def ordered(world: World, image_id: str, kind: str = "baremetal", name: str = "own") -> str:
     """The id of a cluster of one node that runs the image."""
     login = clusters.Login((KEY,)) if kind == "baremetal" else None
     sets = (clusters.SetOrder("workers", world.keys.instance_type, 1, image=image_id),)
-    wanted = clusters.Order("own", kind, world.keys.site, sets, wait=True, login=login)
+    wanted = clusters.Order(name, kind, world.keys.site, sets, wait=True, login=login)
     sealer = Sealer.from_base64(MASTER_KEY)
     view, _ = world.do(lambda s: clusters.order_cluster(s, world.tenant, world.keys.project_id, wanted, sealer))
     return str(view.row.id)
@@ -161,6 +163,35 @@ def test_what_may_not_be_named_is_refused(world: World, rack: Installers, store:
     world.do(lambda s: s.execute(text("UPDATE providers SET config = '{\"boot\": \"disk\"}' WHERE adapter = 'redfish'")))
     with pytest.raises(NoCapacity, match="installs images"):
         ordered(world, unready)
+
+
+def test_images_go_where_their_format_is_taken(world: World, rack: Installers, store: LocalImageStore) -> None:
+    """
+    A qcow2 is refused, with what to do, where only `raw` is taken: in an order, and for a machine there is. Where a provider takes it, its
+    machines are chosen though another's are free.
+    """
+    plain, packed = image(world, store, "plain"), image(world, store, "packed")
+    world.do(lambda s: s.execute(text("UPDATE images SET format = 'qcow2' WHERE id = :id"), {"id": packed}))
+    held = ordered(world, plain)
+    rack.settle()
+    where = (world.tenant, world.keys.project_id, held)
+    (one,) = world.do(lambda s: instances.list_instances(s, *where))
+    instance_id = one.row[0].instance_id
+    for asks, field in (
+        (lambda: ordered(world, packed, name="other"), "body.spec.node_sets.0.image"),
+        (lambda: world.do(lambda s: instances.act(s, *where, instance_id, "reinstall", lambda _: None, packed)), "query.image"),
+    ):
+        with pytest.raises(Invalid, match="qemu-img convert") as refused:
+            asks()
+        assert [(one.field, one.code) for one in refused.value.errors] == [(field, "image_not_installable")]
+    able = 'capabilities || \'{"images": true, "image_formats": ["qcow2"]}\''
+    world.do(lambda s: s.execute(text(f"UPDATE providers SET state = 'active', capabilities = {able} WHERE adapter = 'simulated'")))
+    chosen = ordered(world, packed, name="other")
+    world.go_on(SOME_LOOKS)
+    adapters = """SELECT DISTINCT p.adapter, c.state FROM clusters c JOIN allocations a ON a.cluster_id = c.id
+        JOIN nodes n ON n.id = a.node_id JOIN providers p ON p.id = n.provider_id WHERE c.id = :id"""
+    assert world.rows(adapters, id=chosen) == [("simulated", "provisioning")]
+    assert world.rows(adapters, id=held) == [("redfish", "running")]
 
 
 def test_a_node_is_reinstalled_with_another_image(world: World, rack: Installers, store: LocalImageStore) -> None:

@@ -137,6 +137,17 @@ def test_another_content_is_never_ready(owner: httpx.Client) -> None:
     assert (again.status_code, again.json()["code"], again.json()["state"]) == (409, "not_uploading", "failed")
 
 
+def test_a_content_of_another_format_is_never_ready(owner: httpx.Client) -> None:
+    """The declared bytes, but a QEMU disk and not a disk as it is: what it is, is told, and it is not for machines."""
+    content = b"QFI\xfb" + content_of(3000)
+    path = make(owner, content)
+    assert send_chunk(owner, path, content, 0, len(content)).status_code == 200
+    status = settled(owner, path)["status"]
+    assert (status["state"], status["issues"][0]["code"]) == ("failed", "format_mismatch")
+    assert status["reason"] == "The content is a QEMU disk (qcow2), not a disk as it is. raw was declared."
+    assert owner.get(f"{path}/content").json()["code"] == "image_not_ready"
+
+
 def test_what_is_ready_is_never_written_again(owner: httpx.Client) -> None:
     """A chunk for a complete image is refused, and its bytes stay."""
     content = content_of(3000)

@@ -9,11 +9,14 @@ from sqlalchemy.orm import Session
 
 from controlplane.boots import service as boots
 from controlplane.catalog import service as catalog
+from controlplane.clusters.models import ClusterRow
 from controlplane.clusters.states import Order, SetOrder
 from controlplane.images import service as images
 from controlplane.kit.access import Principal
 from controlplane.kit.errors import FieldError, Invalid, NoCapacity
 from controlplane.nodes import service as nodes
+
+PLAIN = "raw"
 
 
 def check_order(session: Session, order: Order) -> dict[str, catalog.InstanceType]:
@@ -49,9 +52,10 @@ def check_order(session: Session, order: Order) -> dict[str, catalog.InstanceTyp
 
 def check_images(session: Session, principal: Principal, tenant_id: str, order: Order) -> None:
     """
-    Every image that the order names may be used by it, is used from now on, and somebody in the site installs images. Raises Invalid for
-    images that the caller does not see or that go on no disk, NotReady, NoCapacity.
+    Every image that the order names may be used by it, is used from now on, and somebody in the site installs images of its format. Raises
+    Invalid for images that the caller does not see or that go on no disk there, NotReady, NoCapacity.
     """
+    found: dict[str, list[str]] = {}
     for place, one in enumerate(order.sets):
         if one.image is None:
             continue
@@ -59,10 +63,32 @@ def check_images(session: Session, principal: Principal, tenant_id: str, order: 
         if not order.opens_nodes:
             words = f"The nodes of a {order.kind} cluster have no image of one's own."
             raise Invalid(words, errors=[FieldError(where, "image_not_taken", words)])
-        images.use_disk_image(session, principal, one.image, where)
-    pools = nodes.read_pools(session, [order.site]) if order.has_images else ()
-    if order.has_images and not any(nodes.installs_images(pool) and not set(pool.tenants) - {tenant_id} for pool in pools):
-        raise NoCapacity(f"No provider in {order.site} installs images.", code="product_not_available")
+        found.setdefault(images.use_disk_image(session, principal, one.image, where), []).append(where)
+    if not found:
+        return
+    pools = [one for one in nodes.read_pools(session, [order.site]) if not set(one.tenants) - {tenant_id}]
+    if any(nodes.installs_images(pool, found) for pool in pools):
+        return
+    for image_format, fields in found.items():
+        if image_format != PLAIN and any(nodes.installs_images(pool, [PLAIN]) for pool in pools):
+            raise images.not_taken(image_format, fields)
+    raise NoCapacity(f"No provider in {order.site} installs images.", code="product_not_available")
+
+
+def check_format(session: Session, cluster: ClusterRow, image_format: str, field: str) -> None:
+    """
+    The cluster's provider takes images of this format, or none at all, which is not told here. Raises Invalid, naming the field.
+    """
+    pools = [pool for pool in nodes.read_pools(session, [cluster.site]) if pool.id == cluster.provider_id]
+    if any(nodes.installs_images(pool, [PLAIN]) and not nodes.installs_images(pool, [image_format]) for pool in pools):
+        raise images.not_taken(image_format, [field])
+
+
+def image_formats(session: Session, order: Order) -> frozenset[str]:
+    """
+    The formats of the images that the order names.
+    """
+    return frozenset(images.formats_of(session, [one.image for one in order.sets if one.image is not None]).values())
 
 
 def _check_roles(order: Order) -> list[FieldError]:

@@ -4,7 +4,7 @@ A tenant's own Slurm: what is fixed when it is ordered, and the files of its hos
 
 import json
 import secrets
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from hashlib import sha256
 from typing import Any, Literal
@@ -84,7 +84,7 @@ def establish(
     roles: Mapping[str, tuple[Role, str]],
     login: tuple[Sequence[str], str],
     wanted: Options,
-    has_images: bool = False,
+    image_formats: Collection[str] = (),
 ) -> Founding:
     """
     The cluster has keys of its own, sealed, a scheduler that only it uses, and for each node set what its machines boot with.
@@ -92,12 +92,12 @@ def establish(
     Args:
         roles: by node set name: the role, and the instance type.
         login: SSH keys and user-data of its owner.
-        has_images: whether images of its owner's choice are written to disks.
+        image_formats: of images of its owner's choice that are written to disks.
 
     Raises NoCapacity where nobody offers it.
     """
     worker_types = {kind for role, kind in roles.values() if role == "worker"}
-    pools = [one for one in nodes.read_pools(session, [site]) if not has_images or nodes.installs_images(one)]
+    pools = [one for one in nodes.read_pools(session, [site]) if nodes.installs_images(one, image_formats)]
     pool = find_pool(pools, tenant_id, site, worker_types, wanted)
     if pool is None:
         words = f"No provider in {site} makes Slurm clusters of their own of {' and '.join(sorted(worker_types))}."

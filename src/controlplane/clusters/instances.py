@@ -11,6 +11,7 @@ from sqlalchemy.orm import Session
 from controlplane.boots import service as boots
 from controlplane.boots.service import BootView, Console
 from controlplane.clusters import repository
+from controlplane.clusters.checking import check_format
 from controlplane.clusters.errors import NotChangeable
 from controlplane.clusters.models import ClusterRow
 from controlplane.clusters.service import CHANGEABLE
@@ -110,7 +111,7 @@ def act(
     if verb == REINSTALL and _is_head(session, cluster, member):
         raise NotOffered(KEEPS_JOBS, allowed=[one for one in ACTIONS if one != REINSTALL])
     if image_id is not None:
-        images.use_disk_image(session, principal, image_id, "query.image")
+        check_format(session, cluster, images.use_disk_image(session, principal, image_id, "query.image"), "query.image")
     begun = nodes.act_on_instance(session, member[0].id, verb, by=principal.id, image_id=image_id)
     if begun is None:
         raise NotFound

@@ -14,6 +14,7 @@ from sqlalchemy.orm import Session
 from controlplane.clusters import dedicating, repository
 from controlplane.clusters.models import ClusterRow, NodeSetRow
 from controlplane.clusters.states import ClusterFacts
+from controlplane.images import service as images
 from controlplane.kit.errors import QuotaExceeded
 from controlplane.kit.lifecycle import Claim
 from controlplane.kit.outcome import Advance, Fail, Outcome, Wait
@@ -180,7 +181,8 @@ def _place(session: Session, orders: Sequence[Order]) -> dict[str, Sequence[Outc
     sites = [order.row["site"] for order in orders]
     pools = nodes.read_pools(session, sites)
     fleet = Fleet.from_rows(nodes.read_fleet(session, sites))
-    chosen = {order.claim.id: _pool_for(order, pools) for order in orders}
+    formats = images.formats_of(session, {one.image_id for order in orders for one, _ in order.lacking if one.image_id is not None})
+    chosen = {order.claim.id: _pool_for(order, pools, formats) for order in orders}
     able = [order for order in orders if chosen[order.claim.id] is not None]
     answers = place_all(fleet, [_request(order, chosen[order.claim.id].pool) for order in able])
     paths: dict[str, Sequence[Outcome]] = {}
@@ -192,16 +194,16 @@ def _place(session: Session, orders: Sequence[Order]) -> dict[str, Sequence[Outc
     return paths
 
 
-def _pool_for(order: Order, pools: Sequence[Any]) -> Any:
+def _pool_for(order: Order, pools: Sequence[Any], formats: Mapping[str, str]) -> Any:
     """
     The provider that shall make the cluster: its present one, or the first in the site that makes this product for this tenant.
     """
-    has_images = any(one.image_id for one, _ in order.lacking)
+    wanted = {formats[one.image_id] for one, _ in order.lacking if one.image_id is not None}
     product = NEEDS_MACHINES_ONLY if order.row["slurm"] is not None else order.row["kind"]
     for pool in pools:
         if order.row["provider_id"] is not None and pool.id != order.row["provider_id"]:
             continue
-        if has_images and not nodes.installs_images(pool):
+        if not nodes.installs_images(pool, wanted):
             continue
         products = pool.capabilities.get("products", [])
         others = set(pool.tenants) - {order.row["tenant_id"]}

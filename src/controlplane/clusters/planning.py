@@ -10,7 +10,7 @@ from sqlalchemy.orm import Session
 
 from controlplane.catalog import service as catalog
 from controlplane.clusters import dedicating
-from controlplane.clusters.checking import check_images, check_order
+from controlplane.clusters.checking import check_images, check_order, image_formats
 from controlplane.clusters.states import Order
 from controlplane.identity import service as identity
 from controlplane.kit.access import Principal
@@ -68,7 +68,8 @@ def _pools(session: Session, tenant_id: str, order: Order) -> list[Any]:
     """
     The providers that make the product for this tenant, the one that an order would take first.
     """
-    known = [one for one in nodes.read_pools(session, [order.site]) if not order.has_images or nodes.installs_images(one)]
+    formats = image_formats(session, order)
+    known = [one for one in nodes.read_pools(session, [order.site]) if nodes.installs_images(one, formats)]
     if order.slurm is not None:
         types = {one.instance_type for one in order.sets if one.role == "worker"}
         found = dedicating.find_pool(known, tenant_id, order.site, types, order.slurm)

@@ -14,7 +14,7 @@ from sqlalchemy.orm import Session
 from controlplane.boots import service as boots
 from controlplane.catalog import service as catalog
 from controlplane.clusters import dedicating, driving, repository
-from controlplane.clusters.checking import check_images, check_order, refuse_if_hopeless
+from controlplane.clusters.checking import check_images, check_order, image_formats, refuse_if_hopeless
 from controlplane.clusters.driving import return_quota
 from controlplane.clusters.errors import NotChangeable
 from controlplane.clusters.models import ClusterRow, NodeSetRow
@@ -168,7 +168,7 @@ def _establish(
         roles={one.name: (one.role, one.instance_type) for one in order.sets},
         login=(order.login.ssh_keys, order.login.user_data),
         wanted=order.slurm,
-        has_images=order.has_images,
+        image_formats=image_formats(session, order),
     )
 
 

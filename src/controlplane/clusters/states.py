@@ -367,13 +367,6 @@ class Order:
         return self.kind == BARE or self.slurm is not None
 
     @property
-    def has_images(self) -> bool:
-        """
-        Whether images are to be written to disks.
-        """
-        return any(one.image for one in self.sets)
-
-    @property
     def spec(self) -> dict[str, Any]:
         """
         The order as it is kept and shown: without what is secret.

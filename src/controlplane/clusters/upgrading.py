@@ -9,6 +9,7 @@ from sqlalchemy import update
 from sqlalchemy.orm import Session
 
 from controlplane.clusters import repository
+from controlplane.clusters.checking import check_format
 from controlplane.clusters.errors import NotChangeable
 from controlplane.clusters.models import ClusterRow, NodeSetRow
 from controlplane.clusters.service import CHANGEABLE, ClusterView, announce, enter, view_of
@@ -88,9 +89,10 @@ def _sets(session: Session, cluster_id: str, names: Sequence[str]) -> list[NodeS
 
 
 def _take_image(session: Session, principal: Principal, row: ClusterRow, image: str, chosen: Sequence[NodeSetRow]) -> None:
-    images.use_disk_image(session, principal, image, "body.image")
+    image_format = images.use_disk_image(session, principal, image, "body.image")
+    check_format(session, row, image_format, "body.image")
     pools = nodes.read_pools(session, [row.site])
-    if not any(pool.id == row.provider_id and nodes.installs_images(pool) for pool in pools):
+    if not any(pool.id == row.provider_id and nodes.installs_images(pool, [image_format]) for pool in pools):
         words = "The cluster's provider installs no images."
         raise Invalid(words, errors=[FieldError("body.image", "image_not_taken", words)])
     session.execute(update(NodeSetRow).where(NodeSetRow.id.in_([one.id for one in chosen])).values(image_id=image))

@@ -22,6 +22,8 @@ from sqlalchemy.orm import Session
 
 from controlplane.images import repository, service
 from controlplane.images.errors import ContentHeld, StoreFailed
+from controlplane.images.forms import HEAD_BYTES, objection
+from controlplane.images.models import ImageRow
 from controlplane.images.store import PIECE_BYTES, Held, ImageStore
 from controlplane.kit.db import EVERYTHING, in_transaction
 
@@ -55,7 +57,7 @@ def verify(engine: Engine, store: ImageStore, *, stopped: Callable[[], bool] = n
                 log.error("the content of an image is not in this store", extra={"image_id": row.id})
                 continue
             with contextlib.closing(held):
-                done += _judge(engine, row.id, row.size_bytes, row.sha256, held, stopped)
+                done += _judge(engine, row, held, stopped)
         except ContentHeld:
             continue
         except StoreFailed as error:
@@ -63,18 +65,21 @@ def verify(engine: Engine, store: ImageStore, *, stopped: Callable[[], bool] = n
     return done
 
 
-def _judge(engine: Engine, image_id: str, size_bytes: int, sha256: str, held: Held, stopped: Callable[[], bool]) -> int:
+def _judge(engine: Engine, row: ImageRow, held: Held, stopped: Callable[[], bool]) -> int:
     found = _digest(held, stopped)
     if found is None:
         return 0
     actual_bytes, actual = found
-    if actual_bytes != size_bytes:
-        after, reason = "failed", f"The store holds {actual_bytes} bytes; {size_bytes} were declared."
-    elif actual != sha256:
-        after, reason = "failed", f"The content's SHA-256 is {actual}; {sha256} was declared."
+    wrong_form = objection(row.format, held.read(0, HEAD_BYTES))
+    if actual_bytes != row.size_bytes:
+        after, reason = "failed", f"The store holds {actual_bytes} bytes; {row.size_bytes} were declared."
+    elif actual != row.sha256:
+        after, reason = "failed", f"The content's SHA-256 is {actual}; {row.sha256} was declared."
+    elif wrong_form:
+        after, reason = "failed", f"{wrong_form} {row.format} was declared."
     else:
         after, reason = "ready", "The content's SHA-256 is the declared one."
-    return in_transaction(engine, EVERYTHING, lambda session: _settle(session, image_id, after, reason, actual))
+    return in_transaction(engine, EVERYTHING, lambda session: _settle(session, row.id, after, reason, actual))
 
 
 def _settle(session: Session, image_id: str, after: str, reason: str, actual: str) -> int:

@@ -188,6 +188,14 @@ def states_of(session: Session, image_ids: Collection[str]) -> dict[str, str]:
     return {row.id: row.state for row in rows}
 
 
+def formats_of(session: Session, image_ids: Collection[str]) -> dict[str, str]:
+    """
+    The formats of the images by id; what was never stored is missing.
+    """
+    rows = session.execute(select(ImageRow.id, ImageRow.format).where(ImageRow.id.in_(image_ids)))
+    return {row.id: row.format for row in rows}
+
+
 def held(session: Session) -> Sequence[ImageRow]:
     """
     Every image whose bytes count against quotas.

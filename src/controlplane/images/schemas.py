@@ -13,7 +13,6 @@ from controlplane.web.schemas import Body, GivenMoment, Issue, Labels, Moment, N
 
 LARGEST_BYTES = 2**53 - 1
 SHA256 = "b5bb9d8014a0f9b1d61e21e796d78dccdf1352f23cd32812f4850b878ae4944c"
-ISSUES = {"failed": "content_mismatch"}
 
 PageLimit = Annotated[int, Query(ge=1, le=200, description="Items per page.", examples=[50])]
 PageToken = Annotated[
@@ -194,7 +193,7 @@ def _shared(row: ImageRow) -> dict[str, Any]:
         "size_bytes": row.size_bytes,
         "sha256": row.sha256,
     }
-    code = ISSUES.get(row.state)
+    code = _issue(row)
     status = ImageStatus(
         state=row.state,
         reason=row.reason,
@@ -215,3 +214,12 @@ def _shared(row: ImageRow) -> dict[str, Any]:
         "updated_at": row.updated_at,
         "version": row.version,
     }
+
+
+def _issue(row: ImageRow) -> str:
+    """
+    Why the image is of no use; empty where it is not so. One with the declared digest can only have failed for its format.
+    """
+    if row.state != "failed":
+        return ""
+    return "format_mismatch" if row.actual_sha256 == row.sha256 else "content_mismatch"

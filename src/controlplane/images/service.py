@@ -6,7 +6,7 @@ row says so: whoever dies in between has changed nothing, and the same chunk is 
 checked, for every writer looks at the row once more after it got hold of the content.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator, Sequence
 
 from sqlalchemy.orm import Session
 
@@ -34,11 +34,13 @@ __all__ = [
     "begin_chunk",
     "create_image",
     "delete_image",
+    "formats_of",
     "get_content",
     "get_deployed_content",
     "get_image",
     "held_bytes",
     "list_images",
+    "not_taken",
     "serve",
     "store_chunk",
     "update_image",
@@ -46,8 +48,9 @@ __all__ = [
     "use_image",
 ]
 CheckVersion = Callable[[int], None]
-INSTALLABLE = ("raw",)
-"""Formats that stand on a disk as they are."""
+DISKS = ("raw", "qcow2")
+"""Formats of whole disks; who installs images says which of them it takes."""
+NOT_INSTALLABLE = "image_not_installable"
 LIVE = tuple(name for name in IMAGE_STATES.by_name if name != "deleted")
 
 
@@ -269,10 +272,10 @@ def use_image(session: Session, principal: Principal, image_id: str) -> Content:
     return get_content(session, principal, image_id)
 
 
-def use_disk_image(session: Session, principal: Principal, image_id: str, field: str) -> None:
+def use_disk_image(session: Session, principal: Principal, image_id: str, field: str) -> str:
     """
-    The image may be written to disks by what is written in this transaction, and is used by it from then on. Raises NotReady, and Invalid,
-    naming the field, for one that the principal does not see or that is no image of a disk as it is.
+    The image may be written to disks by what is written in this transaction, and is used by it from then on; its format is returned, which
+    not everybody takes. Raises NotReady, and Invalid, naming the field, for one that the principal does not see or that is none of a disk.
     """
     try:
         use_image(session, principal, image_id)
@@ -280,9 +283,25 @@ def use_disk_image(session: Session, principal: Principal, image_id: str, field:
         words = f"There is no image {image_id[:60]}."
         raise Invalid(words, errors=[FieldError(field, "unknown_image", words)]) from None
     row = get_image(session, principal, image_id)
-    if row.format not in INSTALLABLE:
-        words = f"An image of the format {row.format} is not written to disks; {' and '.join(INSTALLABLE)} is."
-        raise Invalid(words, errors=[FieldError(field, "image_not_installable", words)])
+    if row.format not in DISKS:
+        words = f"An image of the format {row.format} is no image of a disk; {' and '.join(DISKS)} are."
+        raise Invalid(words, errors=[FieldError(field, NOT_INSTALLABLE, words)])
+    return row.format
+
+
+def not_taken(image_format: str, fields: Sequence[str]) -> Invalid:
+    """
+    What to say where nobody writes images of this format, named in these fields, to disks.
+    """
+    words = f"Images of the format {image_format} are not written to these disks; convert it with `qemu-img convert -O raw`."
+    return Invalid(words, errors=[FieldError(field, NOT_INSTALLABLE, words) for field in fields])
+
+
+def formats_of(session: Session, image_ids: Collection[str]) -> dict[str, str]:
+    """
+    The formats of the images by id, in one query; what the session does not see is missing.
+    """
+    return repository.formats_of(session, image_ids) if image_ids else {}
 
 
 def get_deployed_content(session: Session, image_id: str) -> Content:

@@ -23,10 +23,10 @@ IMAGE_STATES = StateTable(
             "moving",
             frozenset({"ready", "failed", "deleted"}),
             longest_stay_s=LONGEST_CHECK_S,
-            says="All of the content is here; its digest is being computed.",
+            says="All of the content is here; its digest is being computed and its format looked at.",
         ),
-        State("ready", "settled", frozenset({"deleted"}), says="The content is the one that was declared."),
-        State("failed", "settled", frozenset({"deleted"}), says="The content is not the one that was declared."),
+        State("ready", "settled", frozenset({"deleted"}), says="The content is what was declared."),
+        State("failed", "settled", frozenset({"deleted"}), says="The content is not what was declared."),
         State("deleted", "final", says="It is gone; its content goes when nothing reads it any more."),
     ),
 )

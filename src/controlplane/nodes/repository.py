@@ -2,7 +2,7 @@
 Every query of the nodes room.
 """
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from typing import Any
 
 from sqlalchemy import Row, bindparam, select, text
@@ -17,6 +17,8 @@ from controlplane.nodes.states import Access, Boot, Expected, NodeSnapshot, Prov
 from controlplane.qualification import service as qualification
 
 OPEN = ("held", "active", "releasing")
+EVERYBODYS_FORMATS = ("raw",)
+"""What is taken by a provider that was last looked at before it could say so."""
 
 
 def provider_ref(row: Any) -> ProviderRef:
@@ -225,11 +227,15 @@ def read_pools(session: Session, sites: Sequence[str]) -> Sequence[Row[Any]]:
     return session.execute(POOLS, {"sites": sorted(set(sites))}).all()
 
 
-def installs_images(pool: Any) -> bool:
+def installs_images(pool: Any, formats: Collection[str]) -> bool:
     """
-    Whether tenants' images can be installed on the machines of the pool: they must be started from something else for that.
+    Whether tenants' images of all these formats can be installed on the machines of the pool: they must be started from something else for
+    that. Any pool does where there are none.
     """
-    return pool.capabilities.get("images") is True and pool.config.get("boot", "network") != "disk"
+    if not formats:
+        return True
+    able = pool.capabilities.get("images") is True and pool.config.get("boot", "network") != "disk"
+    return able and set(formats) <= set(pool.capabilities.get("image_formats", EVERYBODYS_FORMATS))
 
 
 SEATS = text(

@@ -54,6 +54,8 @@ class Capabilities:
     """Whether the peer can wipe a member between tenants; if not, its pool is sold to one tenant only."""
     images: bool = False
     """Whether a tenant's own image can be installed on its machines."""
+    image_formats: tuple[str, ...] = ("raw",)
+    """Of which formats, where that is so."""
     max_nodes_per_job: int | None = None
     """None: no limit known."""
     notes: tuple[str, ...] = ()

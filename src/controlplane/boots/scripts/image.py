@@ -30,6 +30,7 @@ TIMEOUT_S = 60
 MOST_FAILURES = 30
 LONGEST_PAUSE_S = 30.0
 BLKFLSBUF = 0x1261
+QCOW = b"QFI\xfb"
 NO_DISKS = ("loop", "ram", "zram", "dm-", "md", "sr", "fd", "nbd")
 
 
@@ -96,6 +97,8 @@ def image() -> None:
         while at < SIZE_BYTES:
             before = at
             for piece in pieces(at):
+                if piece.startswith(QCOW) and not at:
+                    raise SystemExit("the image is a QEMU disk and not a disk as it is")
                 digest.update(piece)
                 put(device, at, piece)
                 at += len(piece)

@@ -104,13 +104,14 @@ class IronicAdapter:
         with one_call():
             minor = self._rest.minor()
             nodes = self._nodes.list_all()
-        wiping = self._config.wipe.kind != "off"
+        wiping, own = self._config.wipe.kind != "off", self._config.own_images
         return Capabilities(
             version=f"ironic api 1.{minor}",
             products=("baremetal",),
             walls=("machine",),
             scrub=wiping,
-            images=self._config.own_images is not None,
+            images=own is not None,
+            image_formats=() if own is None else tuple(own.formats),
             notes=tuple(self._notes(minor, nodes, wiping=wiping)),
         )
 
