@@ -59,8 +59,8 @@ canaries: dev ## 1,000 machines go from one tenant to another on virtual time; n
 	@RACES=full $(BIN)/pytest -s tests/races/test_canaries.py $(PYTEST_ARGS)
 
 .PHONY: added
-added: dev ## what we add to the time that a host takes to boot, against a plain script on the same host (some ten minutes, needs the hosts kit)
-	@ADDED=1 $(BIN)/pytest -s tests/e2e/test_metal_added.py $(PYTEST_ARGS)
+added: dev ## what we add to the time that a host takes to boot, and to Ironic's, against a plain script (some fifteen minutes, needs the kits)
+	@ADDED=1 $(BIN)/pytest -s tests/e2e/test_metal_added.py tests/e2e/test_ironic_added.py $(PYTEST_ARGS)
 
 .PHONY: bench
 bench: dev ## every benchmark, one JSON line per figure (some fifteen minutes; docs/scoreboard.md tells what was measured)
@@ -85,7 +85,7 @@ check: dev ## everything that can be checked without running the product
 	$(BIN)/yamllint --strict .
 	$(BIN)/hadolint deploy/Dockerfile
 	$(BIN)/compose-lint check --fail-on medium --skip-suppressed --quiet docker-compose.yml
-	$(BIN)/shellcheck .ci/run src/controlplane/providers/adapters/slurm/scrub.sh src/controlplane/providers/adapters/slurm/check.sh src/controlplane/boots/scripts/*.sh tests/vm/signed-disc.sh tests/vm/machine/build.sh tests/vm/machine/init
+	$(BIN)/shellcheck .ci/run src/controlplane/providers/adapters/slurm/scrub.sh src/controlplane/providers/adapters/slurm/check.sh src/controlplane/boots/scripts/*.sh tests/vm/signed-disc.sh tests/vm/image-disk.sh tests/vm/machine/build.sh tests/vm/machine/init
 	$(BIN)/pytest tests/architecture tests/migration
 
 .PHONY: fmt

@@ -145,9 +145,9 @@ class IronicKit:
 
 
 @contextmanager
-def running_kit(*, patience_s: float = PATIENCE_S) -> Iterator[IronicKit]:
+def running_kit(*, patience_s: float = PATIENCE_S, **settings: str) -> Iterator[IronicKit]:
     """
-    An Ironic that lives as long as the block.
+    An Ironic that lives as long as the block; settings are named as in its environment (`OS_FAKE__DEPLOY_DELAY`).
     """
     _ensure_installed()
     _sweep()
@@ -158,7 +158,7 @@ def running_kit(*, patience_s: float = PATIENCE_S) -> Iterator[IronicKit]:
         for part in ("venv", "bin"):
             (home / part).symlink_to(INSTALLED / "ironic" / part)
         _copy_schema(home / "state" / "ironic.sqlite")
-        _run("start", base, port)
+        _run("start", base, port, **settings)
         try:
             with httpx.Client(base_url=f"http://127.0.0.1:{port}", headers=API, timeout=30, trust_env=False) as http:
                 yield IronicKit(base, port, http, patience_s)
@@ -238,8 +238,8 @@ def _own_port() -> Iterator[int]:
     unusable("Ironic", f"{len(PORTS)} of them run already")
 
 
-def _run(what: str, base: Path, port: int) -> None:
-    env = {**os.environ, "SYNC": "900"}  # a power check of all nodes would lock them under a test
+def _run(what: str, base: Path, port: int, **settings: str) -> None:
+    env = {**os.environ, "SYNC": "900", **settings}  # a power check of all nodes would lock them under a test
     done = subprocess.run(
         [KIT / "ironic.sh", what, base, str(port)],
         env=env,

@@ -286,6 +286,17 @@ def disk_image(vm: VirtualMachine, *arguments: str) -> Path:
     return image
 
 
+def memory_disk(folder: Path, *arguments: str) -> bytes:
+    """
+    An image of a whole disk that starts the memory system by UEFI, with these kernel arguments.
+    """
+    image = folder / "memory.raw"
+    _must([str(MACHINE.parent / "image-disk.sh"), str(kernel()), str(memory_system()), str(image), *arguments])
+    content = image.read_bytes()
+    image.unlink()
+    return content
+
+
 def agent_ramdisk() -> tuple[Path, ...]:
     """
     Kernel, ramdisk and boot partition with the real ironic-python-agent, built once.

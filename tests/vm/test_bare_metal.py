@@ -1,5 +1,6 @@
 """
-The whole product and a machine that boots a kernel: enrolled, checked, wiped, sold, a disk written by its tenant, given back, wiped again.
+The whole product and a machine that boots a kernel: enrolled, checked, wiped, sold with an image of its tenant's, which is written to its
+disk and started from there, given back, wiped again.
 """
 
 from __future__ import annotations
@@ -17,9 +18,21 @@ import pytest
 from controlplane import seeding
 from controlplane.local.addresses import free_port
 from tests.conftest import Database
-from tests.e2e.test_metal_hosts import done, key_pair
+from tests.e2e.rack import done, key_pair
+from tests.factories.images import declared, uploaded
 from tests.factories.serving import serving, settings_for
-from tests.vm_kit import ACCOUNT, ENABLED, VirtualMachine, kernel, log_in, memory_system, running_vm, say, until
+from tests.vm_kit import (
+    ACCOUNT,
+    ENABLED,
+    VirtualMachine,
+    kernel,
+    log_in,
+    memory_disk,
+    memory_system,
+    running_vm,
+    say,
+    until,
+)
 from workers.engine import Engine
 
 pytestmark = [ENABLED, pytest.mark.vm, pytest.mark.timeout(4800)]
@@ -29,18 +42,9 @@ GPUS = 8
 BOOT_S = 900.0
 WAIT_S = 1800.0
 STEP_S = 0.5
-IMAGE = b"a tenant's disk " * 65536
-USER_DATA = """#!/bin/bash
-set -e
-python3 - <<'END'
-import urllib.request
-with urllib.request.urlopen("http://127.0.0.1:{port}/golden.raw") as image, open("/dev/vda", "wb") as disk:
-    disk.write(image.read())
-END
-sync
-"""
+FROM_DISK = "from=disk"
 SCRIPT = """#!ipxe
-kernel {files}/vmlinuz initrd=initrd.gz console=ttyS0,115200 panic=5 forward={ports} gpus={gpus}
+kernel {files}/vmlinuz initrd=initrd.gz console=ttyS0,115200 panic=5 {arguments}
 initrd {files}/initrd.gz
 boot
 """
@@ -54,6 +58,7 @@ class Cloud:
     operator: httpx.Client
     tenant: httpx.Client
     project: str
+    arguments: str
     started: float
 
     def until(self, client: httpx.Client, path: str, *states: str) -> dict[str, Any]:
@@ -73,7 +78,7 @@ class Cloud:
 
 @pytest.fixture
 def cloud(database: Database, tmp_path: Path) -> Iterator[Cloud]:
-    """The API, a worker and the machine, which boots from the network into memory whatever its disks hold."""
+    """The API, which looks after images, a worker and the machine, whose network offers a system that lives in memory."""
     started = time.monotonic()
     initrd = memory_system()
     keys = seeding.sow_people(database.engine, "USD", site="lab")
@@ -82,9 +87,8 @@ def cloud(database: Database, tmp_path: Path) -> Iterator[Cloud]:
         port = free_port()
         (vm.files.folder / "vmlinuz").symlink_to(kernel())
         (vm.files.folder / "initrd.gz").symlink_to(initrd)
-        (vm.files.folder / "golden.raw").write_bytes(IMAGE)
-        script = SCRIPT.format(files=vm.files.guest_url, ports=f"{port},{vm.files.port}", gpus=GPUS)
-        (vm.files.folder / "boot.ipxe").write_text(script)
+        arguments = f"forward={port} gpus={GPUS}"
+        (vm.files.folder / "boot.ipxe").write_text(SCRIPT.format(files=vm.files.guest_url, arguments=arguments))
         # One address for the controller, which fetches the seed, and for the machine, which forwards its own loopback.
         url = f"http://127.0.0.1:{port}"
         told = {"data_dir": tmp_path, "machine_url": url, "log_level": "ERROR"}
@@ -95,7 +99,7 @@ def cloud(database: Database, tmp_path: Path) -> Iterator[Cloud]:
         operator = stack.enter_context(served.client(keys.operator_key))
         tenant = stack.enter_context(served.client(keys.tenant_key))
         say("API, worker and controller are up", started)
-        yield Cloud(vm, operator, tenant, keys.project_id, started)
+        yield Cloud(vm, operator, tenant, keys.project_id, arguments, started)
 
 
 def enroll(cloud: Cloud) -> str:
@@ -114,22 +118,27 @@ def enroll(cloud: Cloud) -> str:
 
 def test_a_machine_that_boots_a_kernel_is_sold_and_taken_back(cloud: Cloud, tmp_path: Path) -> None:
     """
-    Every boot finds its seed in the virtual drive and reports by itself; the tenant's user-data writes a disk image and its key lets it
-    in; after the deletion the power is off, the drive empty, and nothing of the image is left on the disk.
+    Every boot finds its seed in the virtual drive and reports by itself; the tenant's image is written to the disk and what runs from there
+    lets its key in; after the deletion the power is off, the drive empty, and nothing of the image is left on the disk.
     """
     node = enroll(cloud)
+    content = memory_disk(tmp_path, cloud.arguments, FROM_DISK)
+    image = uploaded(cloud.tenant, content, spec=declared(content, format="raw")["spec"])
+    assert image["status"]["state"] == "ready"
+    say(f"an image of {len(content) // MIB} MiB is ready", cloud.started)
     seen = cloud.until(cloud.operator, node, "available", "quarantined")
     assert seen["status"]["state"] == "available", done(cloud.operator.get(f"{node}/boots"))
     key, public = key_pair(tmp_path, "tenant")
     sets = [{"name": "workers", "instance_type": "hgx-h100-8", "count": 1}]
-    login = {"ssh_keys": [public], "user_data": USER_DATA.format(port=cloud.vm.files.port)}
-    spec = {"kind": "baremetal", "site": "lab", "node_sets": sets, "wait": True, "login": login}
+    login = {"ssh_keys": [public]}
+    spec = {"kind": "baremetal", "site": "lab", "node_sets": sets, "image": image["id"], "wait": True, "login": login}
     clusters = f"/v1/projects/{cloud.project}/clusters"
     path = f"{clusters}/{done(cloud.tenant.post(clusters, json={'name': 'bare', 'spec': spec}))['id']}"
     cloud.until(cloud.tenant, path, "running", "failed")
     (instance,) = done(cloud.tenant.get(f"{path}/instances"))["items"]
     assert log_in(cloud.vm, key, "hostname") == instance["id"].replace("_", "-")
-    say("the tenant has logged in", cloud.started)
+    assert FROM_DISK in log_in(cloud.vm, key, "cat /proc/cmdline")
+    say("the tenant has logged in to its image", cloud.started)
     done(cloud.tenant.delete(path, headers={"If-Match": "*"}))
     cloud.until(cloud.tenant, path, "deleted")
     cloud.until(cloud.operator, node, "available", "quarantined")
@@ -139,8 +148,9 @@ def test_a_machine_that_boots_a_kernel_is_sold_and_taken_back(cloud: Cloud, tmp_
     assert sorted((one["purpose"], one["state"]) for one in boots) == [
         ("check", "ended"),
         ("deploy", "ended"),
+        ("install", "ended"),
         ("wipe", "ended"),
         ("wipe", "ended"),
     ], boots
-    assert cloud.vm.read_disk(0, len(IMAGE)) == bytes(len(IMAGE))
+    assert cloud.vm.read_disk(0, len(content)) == bytes(len(content))
     say("wiped; nothing of the image is left", cloud.started)

@@ -86,10 +86,13 @@ def metal(image: Callable[[VirtualMachine], dict[str, Any]], *, agent: bool) -> 
         yield Metal(kit, vm, adapter, started)
 
 
-def enroll(kit: IronicKit, vm: VirtualMachine) -> None:
-    """As an operator of Ironic does it: driver, agent and the ports by which agent, controller and conductor use the same addresses."""
+def enroll(kit: IronicKit, vm: VirtualMachine, *more: int) -> None:
+    """
+    As an operator of Ironic does it: driver, agent and the ports, `more` besides Ironic's own, by which agent, controller and conductor use
+    the same addresses.
+    """
     username, password = ACCOUNT
-    ports = ",".join(str(port) for port in (kit.port, kit.port + 1, vm.files.port))
+    ports = ",".join(str(port) for port in (kit.port, kit.port + 1, vm.files.port, *more))
     agent = f"ipa-insecure=1 ipa-advertise-host=127.0.0.1 ipa-advertise-port={vm.forwarded[AGENT_PORT]} fwdports={ports}"
     info = {
         "redfish_address": vm.bmc_url,
