@@ -40,8 +40,9 @@ class Findings:
     Collects what is wrong with a plan, so that all of it is told at once.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, error: type[Invalid] = BadPlan) -> None:
         self._errors: list[FieldError] = []
+        self._error = error
 
     def add(self, field: str, code: str, message: str) -> None:
         """
@@ -94,11 +95,11 @@ class Findings:
 
     def settle(self) -> None:
         """
-        Nothing was wrong. Raises BadPlan with everything that was.
+        Nothing was wrong. Raises BadPlan, or the error it was made for, with everything that was.
         """
         if self._errors:
             first = self._errors[0]
-            raise BadPlan(f"{first.field}: {first.message}", errors=self._errors[:MAX_LISTED_ERRORS])
+            raise self._error(f"{first.field}: {first.message}", errors=self._errors[:MAX_LISTED_ERRORS])
 
 
 KINDS = {

@@ -1,0 +1,95 @@
+"""
+Workers as a list on the control planes, and a program that makes it true: labels for places, drains for those that leave, and no Node for
+those that are gone. Workers join by themselves, so a node that the list does not name is left alone: it may have joined before the list
+came.
+
+Source: kubernetes.io, "Safely Drain a Node": evictions respect disruption budgets, so a drain is asked for again until it is done.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from controlplane.rendering.kubernetes import layout
+from controlplane.rendering.kubernetes.files import RenderedFile, text_file
+from controlplane.rendering.kubernetes.plan import KubernetesPlan, Worker
+
+MARK = "controlplane.internal/leaving"
+"""Annotation of nodes that we have cordoned: other cordons are somebody else's. `asked`, and `drained` when nothing is left on it."""
+PLACES = {"block": "block", "leaf": "leaf", "rack": "rack", "nvlink_domain": "nvlink-domain"}
+"""Parts of a position, and the labels below `controlplane.internal/` that show them."""
+UNIT = "follow-members"
+EVERY_S = 20
+
+
+def member_files(plan: KubernetesPlan) -> tuple[RenderedFile, ...]:
+    """
+    The list, the program and the timer that runs it.
+    """
+    start = f"systemctl start --no-block {UNIT}.service"
+    return (
+        text_file(layout.MEMBERS, map(_line, plan.ordered), on_change=start),
+        text_file(layout.FOLLOW, ["#!/bin/sh", *_program(plan)], mode=0o755),
+        text_file(f"/etc/systemd/system/{UNIT}.service", _SERVICE, on_change="systemctl daemon-reload"),
+        text_file(f"/etc/systemd/system/{UNIT}.timer", _TIMER, on_change="systemctl daemon-reload"),
+    )
+
+
+def _line(worker: Worker) -> str:
+    places = (getattr(worker.position, part) or "-" for part in PLACES)
+    return " ".join((worker.name, worker.standing, *places))
+
+
+def _program(plan: KubernetesPlan) -> Iterator[str]:
+    yield "# Makes the list of workers true: labels, cordons and drains, and no Node for who is gone. Safe to run again."
+    yield "set -u"
+    yield f'kubectl() {{ command {layout.kubectl(plan)} --request-timeout=20s "$@" </dev/null; }}'
+    yield "kubectl get --raw /readyz >/dev/null || { echo 'the API does not answer' >&2; exit 1; }"
+    yield "value() { case $1 in -) printf -- - ;; *) printf '=%s' \"$1\" ;; esac; } # a place that is not known has no label"
+    yield "failed=0"
+    yield f"while read -r name standing {' '.join(PLACES)}; do"
+    yield "  # shellcheck disable=SC2016 # the template is kubectl's"
+    yield (
+        '  mark=$(kubectl get node "$name" --ignore-not-found'
+        f" -o go-template='{{{{.metadata.name}}}}:{{{{with .metadata.annotations}}}}{{{{index . \"{MARK}\"}}}}{{{{end}}}}')"
+        " || { failed=1; continue; }"
+    )
+    yield '  [ -n "$mark" ] || continue # not there: it has not joined, or is gone already'
+    yield "  case $standing in"
+    yield "    stays)"
+    labels = " ".join(f'"controlplane.internal/{label}$(value "${part}")"' for part, label in PLACES.items())
+    yield f'      kubectl label --overwrite node "$name" {labels} >/dev/null || failed=1'
+    yield "      case $mark in *:asked | *:drained)"
+    yield f'        kubectl uncordon "$name" >/dev/null && kubectl annotate node "$name" {MARK}- >/dev/null || failed=1 ;;'
+    yield "      esac ;;"
+    yield "    leaves)"
+    yield "      case $mark in *:drained) continue ;; esac"
+    yield f'      kubectl annotate --overwrite node "$name" {MARK}=asked >/dev/null && kubectl cordon "$name" >/dev/null || failed=1'
+    yield '      kubectl drain "$name" --ignore-daemonsets --delete-emptydir-data --force --timeout=30s >/dev/null &&'
+    yield f'        kubectl annotate --overwrite node "$name" {MARK}=drained >/dev/null || failed=1 ;;'
+    yield "    gone)"
+    yield '      kubectl delete node "$name" --ignore-not-found --wait=false >/dev/null || failed=1 ;;'
+    yield "  esac"
+    yield f"done < {layout.MEMBERS}"
+    yield 'exit "$failed"'
+
+
+_SERVICE = (
+    "[Unit]",
+    "Description=Makes the list of this cluster's workers true",
+    "",
+    "[Service]",
+    "Type=oneshot",
+    f"ExecStart={layout.FOLLOW}",
+)
+_TIMER = (
+    "[Unit]",
+    "Description=Looks at this cluster's workers from time to time",
+    "",
+    "[Timer]",
+    "OnBootSec=60",
+    f"OnUnitInactiveSec={EVERY_S}",
+    "",
+    "[Install]",
+    "WantedBy=timers.target",
+)
