@@ -4,6 +4,7 @@ The program that takes part in fabric checks, as a machine runs it, with tools t
 
 from __future__ import annotations
 
+import ast
 import gzip
 import json
 import os
@@ -107,6 +108,11 @@ def home(tmp_path: Path) -> Path:
     return tmp_path
 
 
+def test_old_machines_can_read_it() -> None:
+    """Its syntax is that of Python 3.7."""
+    assert ast.parse(PROGRAM, feature_version=(3, 7))
+
+
 def take_part(home: Path, errand: dict[str, Any] | None, *, asks: int = 50) -> Desk:
     """What the other side heard until the check was over."""
     desk = Desk(errand, asks)
@@ -160,6 +166,13 @@ def test_the_server_listens_for_nobody_in_particular(home: Path) -> None:
     tool(home / "tools", "ib_write_bw", f'echo "$@" >{home}/told; echo x')
     (word,) = take_part(home, {**ERRAND, "role": "server", "place": 1}).words
     assert (word.result, (home / "told").read_text()) == ("passed", "-d mlx5_0 -p 18515 -F --report_gbits\n")
+
+
+def test_the_server_stops_when_the_run_is_over(home: Path) -> None:
+    """Nobody was heard, and the run was recorded without it: it is free for the next one, and says nothing."""
+    tool(home / "tools", "ib_write_bw", f"echo $$ >{home}/pid; exec tail -f /dev/null")
+    assert take_part(home, {**ERRAND, "role": "server", "place": 1, "limit_s": 600}, asks=3).words == []
+    assert not (Path("/proc") / (home / "pid").read_text().strip()).exists()
 
 
 def test_a_tool_that_hangs_breaks_or_says_nothing_has_failed(home: Path) -> None:

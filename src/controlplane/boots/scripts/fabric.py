@@ -151,12 +151,12 @@ class Tool:
         whole = self.errors.read_bytes()[-LONGEST_WORDS:] + b" " + self.output.read_bytes()[-LONGEST_WORDS:]
         return clean(whole.decode("utf-8", "replace"))
 
-    def word(self, limit_s: float) -> dict[str, str]:
+    def word(self, left_s: float, limit_s: float) -> dict[str, str]:
         """
-        What it came to within the limit.
+        What it came to within what is left of the limit.
         """
         try:
-            code = self.child.wait(max(0.1, limit_s))
+            code = self.child.wait(max(0.1, left_s))
         except subprocess.TimeoutExpired:
             return failed("not over after %d s: %s" % (limit_s, self.said()))
         if code:
@@ -174,19 +174,43 @@ def failed(why: str) -> dict[str, str]:
     return {"result": "failed", "detail": why[: 2 * LONGEST_WORDS], "output": ""}
 
 
-def run_writes(errand: dict[str, Any], folder: Path) -> dict[str, str]:
+def is_over(errand: dict[str, Any], me: dict[str, Any]) -> bool:
     """
-    One end of a pair: the server listens, the client asks again until it is heard. Both share the limit.
+    Whether the run is this machine's no more, looked at after a pause.
+    """
+    time.sleep(PAUSE_S)
+    answer = ask("", json.dumps(me).encode(), "application/json")
+    return answer is None or (answer["errand"] or {}).get("run") != errand["run"]
+
+
+def run_server(errand: dict[str, Any], folder: Path, me: dict[str, Any]) -> dict[str, str] | None:
+    """
+    The end of a pair that listens, until its tool has ended, its time is up or the run is over; None for the last.
     """
     end_at = time.monotonic() + errand["limit_s"]
-    command = ["ib_write_bw", "-d", errand["device"], "-p", str(RDMA_PORT), *errand["options"]]
-    if errand["role"] == "server":
-        with Tool(command, folder, "server") as tool:
-            return tool.word(errand["limit_s"])
+    with Tool(writes(errand), folder, "server") as tool:
+        while tool.child.poll() is None and time.monotonic() < end_at:
+            if is_over(errand, me):
+                return None
+        return tool.word(end_at - time.monotonic(), errand["limit_s"])
+
+
+def writes(errand: dict[str, Any]) -> list[str]:
+    """
+    The command of both ends of a pair.
+    """
+    return ["ib_write_bw", "-d", errand["device"], "-p", str(RDMA_PORT), *errand["options"]]
+
+
+def run_client(errand: dict[str, Any], folder: Path) -> dict[str, str]:
+    """
+    The end of a pair that measures: it asks again until it is heard, within its limit.
+    """
+    end_at = time.monotonic() + errand["limit_s"]
     word = failed("it was not tried")
     for _ in range(TRIES):
-        with Tool([*command, errand["peers"][1]["address"]], folder, "client") as tool:
-            word = tool.word(end_at - time.monotonic())
+        with Tool([*writes(errand), errand["peers"][1]["address"]], folder, "client") as tool:
+            word = tool.word(end_at - time.monotonic(), errand["limit_s"])
         if word["result"] == "passed" or time.monotonic() >= end_at:
             return word
         time.sleep(PAUSE_S)  # until the other end listens
@@ -212,7 +236,7 @@ def run_head(errand: dict[str, Any], folder: Path) -> dict[str, str]:
     if errand["device"]:
         command += ["-x", "NCCL_IB_HCA==" + errand["device"]]
     with Tool([*command, "all_reduce_perf", *errand["options"], "-g", "1"], folder, "head") as tool:
-        return tool.word(errand["limit_s"])
+        return tool.word(errand["limit_s"], errand["limit_s"])
 
 
 def serve_head(errand: dict[str, Any], folder: Path, me: dict[str, Any]) -> dict[str, str] | None:
@@ -231,9 +255,7 @@ def serve_head(errand: dict[str, Any], folder: Path, me: dict[str, Any]) -> dict
     with Tool([str(shutil.which("sshd")), "-D", "-e", "-f", str(folder / "sshd")], folder, "sshd") as tool:
         try:
             while tool.child.poll() is None:
-                time.sleep(PAUSE_S)
-                answer = ask("", json.dumps(me).encode(), "application/json")
-                if answer is None or (answer["errand"] or {}).get("run") != errand["run"]:
+                if is_over(errand, me):
                     return None
             return failed("sshd ended: %s" % tool.said())
         finally:
@@ -270,10 +292,10 @@ def take_part(folder: Path) -> None:
             continue
         print("run %s: %s" % (errand["run"], errand["role"]), flush=True)
         try:
-            if errand["role"] == "all":
-                word = serve_head(errand, folder, me)
+            if errand["role"] in {"all", "server"}:
+                word = (serve_head if errand["role"] == "all" else run_server)(errand, folder, me)
             else:
-                word = (run_head if errand["role"] == "head" else run_writes)(errand, folder)
+                word = (run_head if errand["role"] == "head" else run_client)(errand, folder)
         except OSError as error:
             word = failed("it cannot be run: %s" % clean(str(error)))
         done.add(errand["run"])
