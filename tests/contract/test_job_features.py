@@ -12,6 +12,7 @@ import pytest
 from controlplane.providers.clusters import JobSpec, OutputChunk
 from controlplane.providers.errors import NotFound, Permanent
 from controlplane.providers.launching import Launch
+from controlplane.providers.volumes import Mount
 from tests.contract.harness import Harness
 
 pytestmark = pytest.mark.needs("clusters")
@@ -22,6 +23,7 @@ FEATURES: dict[str, dict[str, Any]] = {
     "secret_files": {"secret_files": {"token": "quiet"}},
     "secret_env": {"secret_env": {"TOKEN": "quiet"}},
     "priority": {"priority": "low"},
+    "mounts": {"mounts": (Mount("data", "/data"),)},
 }
 
 

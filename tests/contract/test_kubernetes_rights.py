@@ -11,18 +11,19 @@ from typing import Any
 import pytest
 
 from controlplane.providers.adapters.kubernetes.adapter import KubernetesAdapter, build
-from controlplane.providers.adapters.kubernetes.rights import GROUP_NEEDS, NEEDS, QUEUE_NEEDS, Need
+from controlplane.providers.adapters.kubernetes.rights import GROUP_NEEDS, NEEDS, QUEUE_NEEDS, VOLUME_NEEDS, Need
 from controlplane.providers.clusters import ClusterSpec, JobSpec, Member
 from controlplane.providers.errors import Busy, NotFound
 from controlplane.providers.machines import Deployment
 from controlplane.providers.registry import AdapterInput
 from controlplane.providers.services import Scaling, ServiceSpec
+from controlplane.providers.volumes import Mount
 from tests.kubernetes_kit import UNTIDY, KubernetesKit, kubeconfig, kubernetes_kit
 
 pytestmark = UNTIDY
 NODE = "gpu-00000"
 RBAC = "rbac.authorization.k8s.io"
-ALL = (*NEEDS, *QUEUE_NEEDS, *(one for some in GROUP_NEEDS.values() for one in some))
+ALL = (*NEEDS, *QUEUE_NEEDS, *VOLUME_NEEDS, *(one for some in GROUP_NEEDS.values() for one in some))
 ACCOUNTS = "/api/v1/namespaces/default/serviceaccounts"
 
 
@@ -53,7 +54,12 @@ def _adapter(kit: KubernetesKit, needs: tuple[Need, ...]) -> KubernetesAdapter:
             _bind(kit, f"plane-{one.resource}", [one], one.namespace)
     made = kit.ask("POST", f"{ACCOUNTS}/plane/token", {"spec": {"expirationSeconds": 3600}}, "application/json")
     text = kubeconfig(kit.handle.url, {"token": made["status"]["token"]})
-    config = {"settle_s": 0, "tenant_url": "https://kube.example.org", "prometheus_url": "http://prometheus.example.org"}
+    config: dict[str, Any] = {
+        "settle_s": 0,
+        "tenant_url": "https://kube.example.org",
+        "prometheus_url": "http://prometheus.example.org",
+    }
+    config |= {"volumes": {"data": {"storage_class": "lustre", "size_gib": 1}}}
     return build(AdapterInput("prv_1", config, {"kubeconfig": text}, "contract", lambda: datetime.now(UTC)))
 
 
@@ -66,7 +72,10 @@ def test_the_rights_that_are_asked_for_are_enough(kit: KubernetesKit) -> None:
     adapter.qualify(NODE, "qua_1")
     adapter.deploy(Deployment(NODE, "alc_1", "ten_one", "clu_1", network=""))
     adapter.apply_cluster(ClusterSpec("clu_1", "ten_one", "prj_one", "", (Member(NODE, 8, "alc_1"),)))
-    adapter.submit(JobSpec("job_1-1", "clu_1", "ten_one", "", "#!/bin/bash\nsleep 20\n", 1, 8, 1, 600, priority="high"))
+    mounts = (Mount("data", "/data"),)
+    adapter.submit(
+        JobSpec("job_1-1", "clu_1", "ten_one", "", "#!/bin/bash\nsleep 20\n", 1, 8, 1, 600, priority="high", mounts=mounts)
+    )
     assert adapter.find_job("clu_1", "job_1-1").token == "job_1-1"
     for turn, scaling in enumerate((Scaling(1, 2, "cpu_cores", 80.0), Scaling(1, 2, "requests_running", 80.0), None), 1):
         serves = ServiceSpec("svc_1", "clu_1", "ten_one", turn, turn, "a/b:1", 8000, 1, scaling=scaling)

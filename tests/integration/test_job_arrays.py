@@ -19,7 +19,7 @@ from controlplane.jobs.states import folded
 from tests.conftest import ROOT, Database
 from tests.factories.jobs import JobApi, JobWorld, job_api, job_world
 
-GUIDE = (ROOT / "docs" / "guides" / "jobs.md").read_text(encoding="utf-8")
+GUIDE = (ROOT / "docs" / "guides" / "job-arrays.md").read_text(encoding="utf-8")
 TELLS = "#!/bin/bash\nsleep 20\necho task $ARRAY_INDEX\n"
 BUSY = ("admitted", "starting", "running", "completing", "unknown")
 

@@ -16,7 +16,7 @@ import pytest
 from tests.conftest import ROOT, Database
 from tests.factories.jobs import JobApi, JobWorld, job_api, job_world
 
-GUIDE = (ROOT / "docs" / "guides" / "jobs.md").read_text(encoding="utf-8")
+GUIDE = (ROOT / "docs" / "guides" / "job-arrays.md").read_text(encoding="utf-8")
 TELLS = '#!/bin/bash\necho rate "$RATE"\n'
 
 
@@ -184,7 +184,9 @@ def test_another_tenants_templates_are_as_if_they_were_not(setting: Setting) -> 
         assert setting.call(method, path, body, key="two")[0] == 404, (method, path)
     own = f"/v1/projects/{setting.world.customers[1].project}/job-templates/train"
     assert setting.api.call("two", "GET", own).status_code == 404
-    assert setting.api.call("two", "PUT", own, setting.template()).json()["version"] == 1
+    assert setting.api.call("two", "PUT", own, setting.template()).status_code == 404  # it names the first one's cluster
+    named = setting.template(cluster_id=setting.world.customers[1].cluster)
+    assert setting.api.call("two", "PUT", own, named).json()["version"] == 1
     assert setting.call("GET", "/job-templates/train")[1]["version"] == 1
 
 

@@ -249,6 +249,12 @@ def test_admitted_fails_with_its_cluster(state: str) -> None:
         ("ReqNodeNotAvail, UnavailableNodes:node[1-3]", "Waits for nodes that are out of service (ReqNodeNotAvail)."),
         ("", "Waits in the scheduler."),
         ("node17 is ours", "Waits in the scheduler (node17)."),
+        ("ImagePullBackOff", "The image cannot be pulled (ImagePullBackOff)."),
+        ("NoSuchNode", "No node of the cluster has such GPUs (NoSuchNode)."),
+        ("QOSGrpGRES", "The cluster's quota is used up (QOSGrpGRES)."),
+        ("AssocMaxJobsLimit", "The cluster's quota is used up (AssocMaxJobsLimit)."),
+        ("QOSMaxGRESPerUser", "The cluster's quota is used up (QOSMaxGRESPerUser)."),
+        ("QOSNotAllowed", "Waits in the scheduler (QOSNotAllowed)."),
     ],
 )
 def test_starting_shows_why_it_waits(reason: str, words: str) -> None:

@@ -16,13 +16,14 @@ import kubernetes_validate
 import pytest
 
 from controlplane.providers.adapters.kubernetes import manifests, rights, serving, standing, walls
-from controlplane.providers.adapters.kubernetes.config import KubernetesConfig
+from controlplane.providers.adapters.kubernetes.config import KubernetesConfig, Volume
 from controlplane.providers.adapters.kubernetes.names import CLUSTER, Names
 from controlplane.providers.adapters.kubernetes.tokens import token_request
 from controlplane.providers.clusters import ClusterSpec, JobSpec, Member
 from controlplane.providers.errors import Refused
 from controlplane.providers.launching import Launch
 from controlplane.providers.services import Readiness, Scaling, ServiceFile, ServiceSpec
+from controlplane.providers.volumes import Mount
 
 GOLDEN = Path(__file__).parent / "kubernetes_golden"
 NAMES = Names("cp")
@@ -32,6 +33,10 @@ CONFIG = KubernetesConfig(
     topology_labels=["example.org/block", "example.org/rack", "kubernetes.io/hostname"],
     egress=["10.9.0.0/16"],
     gpu_models={"H100-SXM5-80GB": "NVIDIA-H100-80GB-HBM3"},
+    volumes={
+        "data": Volume(storage_class="lustre", size_gib=1000),
+        "models": Volume(storage_class="nfs", size_gib=50, access="ReadOnlyMany", read_only=True),
+    },
 )
 SPEC = ClusterSpec(CLUSTER_ID, "ten_one", "prj_one", "", (Member("gpu-1", 8, "alc_1"), Member("gpu-2", 8, "alc_2")))
 JOB = JobSpec(
@@ -110,6 +115,14 @@ def _objects() -> dict[str, Any]:
     )
     made["job-launched"] = manifests.job(NAMES, launched, CONFIG, KUEUE)
     made["secret-launched"] = manifests.secret(NAMES, launched, "0000-uid")
+    mounting = JobSpec(
+        **{
+            **{name: getattr(JOB, name) for name in JOB.__dataclass_fields__},
+            "mounts": (Mount("data", "/data"), Mount("data", "/again", read_only=True), Mount("models", "/models")),
+        }
+    )
+    made["job-mounting"] = manifests.job(NAMES, mounting, CONFIG, KUEUE)
+    made["claim"] = manifests.claim(NAMES, CLUSTER_ID, "data", CONFIG)
     made["workloadpriorityclass-high"] = walls.rank(NAMES, "high", KUEUE).body
     made["secret"] = manifests.secret(NAMES, JOB, "0000-uid")
     made["tokenrequest"] = token_request(900)
@@ -177,13 +190,19 @@ def test_a_script_and_its_environment_are_in_no_readable_place() -> None:
         {"image": "a b"},
         {"image": "--privileged"},
         {"image": "x" * 400},
+        {"mounts": (Mount("other", "/data"),)},
+        {"mounts": (Mount("data", "/data"), Mount("models", "/data"))},
+        *(
+            {"mounts": (Mount("data", path),)}
+            for path in ("/", "data", "/../x", "/a/../b", "/proc/1", "/dev/shm", "/controlplane", "/a:b")
+        ),
     ],
 )
 def test_what_cannot_be_sent_is_refused(wanted: dict[str, Any]) -> None:
     """Before anything is asked of the server."""
     known = {name: getattr(JOB, name) for name in JOB.__dataclass_fields__}
     with pytest.raises(Refused):
-        manifests.refuse_unsendable(JobSpec(**{**known, **wanted}))
+        manifests.refuse_unsendable(JobSpec(**{**known, **wanted}), CONFIG)
 
 
 @pytest.mark.parametrize("word", ["", "UPPER", "a/b", "../x", "a b", "a" * 60, "-a", "a-", "ä", "a\n"])

@@ -102,7 +102,7 @@ FORMS = [(f"{field}-{number}", spec) for number, text in enumerate(TEXTS) for fi
 
 def _objects(spec: JobSpec | ServiceSpec) -> list[dict[str, Any]]:
     if isinstance(spec, JobSpec):
-        manifests.refuse_unsendable(spec)
+        manifests.refuse_unsendable(spec, CONFIG)
         return [manifests.job(NAMES, spec, CONFIG, KUEUE), manifests.secret(NAMES, spec, "0000-uid")]
     serving.refuse_unsendable(spec, OFFER, CONFIG)
     beside = serving.beside(NAMES, spec, CONFIG, OFFER, OWNER)

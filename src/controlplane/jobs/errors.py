@@ -32,6 +32,15 @@ class FeatureMissing(Conflict):
     title = "The cluster cannot do what the job asks for"
 
 
+class VolumeUnknown(Conflict):
+    """
+    The job mounts a volume that its cluster's operator does not offer: fields `volume`, `offered`.
+    """
+
+    code = "volume_unknown"
+    title = "The cluster has no such volume"
+
+
 class SecretUnknown(Conflict):
     """
     A job or service names a secret that its project does not have: fields `secret`, `hint`.

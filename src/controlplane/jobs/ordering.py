@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from controlplane.clusters.states import HOME_LOST, Home
-from controlplane.jobs.errors import ClusterNotUsable, ClusterRunsNoJobs, FeatureMissing, GangTooLarge, SecretUnknown
+from controlplane.jobs.errors import ClusterNotUsable, ClusterRunsNoJobs, FeatureMissing, GangTooLarge, SecretUnknown, VolumeUnknown
 from controlplane.jobs.states import FEATURE_HINTS, GivenSecret, JobFacts, Parent, features_of
 from controlplane.kit.errors import DomainError
 from controlplane.kit.outcome import Advance, Wait
@@ -126,9 +126,16 @@ def refusal(home: Home, spec: Mapping[str, Any]) -> DomainError | None:
     offered = None if home.provider is None else home.provider.job_features
     missing = [] if offered is None else [one for one in features_of(spec) if one not in offered]
     if not missing:
-        return None
+        return None if offered is None or home.provider is None else _no_volume(spec, home.provider.volumes)
     what, hint = FEATURE_HINTS[missing[0]]
     return FeatureMissing(f"{home.cluster_id} cannot run it: {what} {hint}", feature=missing[0], hint=hint)
+
+
+def _no_volume(spec: Mapping[str, Any], offered: Sequence[str]) -> VolumeUnknown | None:
+    volume = next((one["volume"] for one in spec.get("mounts") or () if one["volume"] not in offered), None)
+    if volume is None:
+        return None
+    return VolumeUnknown(f"No volume {volume} is offered, but {', '.join(offered)}.", volume=volume, offered=list(offered))
 
 
 def _too_large(home: Home, *, nodes: int, gpus_per_node: int) -> GangTooLarge | None:

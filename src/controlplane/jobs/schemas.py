@@ -9,7 +9,7 @@ from pydantic import AfterValidator, Field, StringConstraints, model_validator
 from controlplane.jobs.models import JobRow
 from controlplane.jobs.ordering import JobOrder
 from controlplane.jobs.service import Slice
-from controlplane.web.programs import Env, Image, SecretUse, SecretUseOut, check_ways
+from controlplane.web.programs import Env, Image, MountPath, SecretUse, SecretUseOut, check_ways
 from controlplane.web.schemas import Body, Issue, Labels, Moment, Out, Status
 
 MAX_SCRIPT_BYTES = 64 * 1024
@@ -121,6 +121,22 @@ def _check_not_ours(given: SecretUse) -> SecretUse:
     return given
 
 
+class MountUse(Body):
+    """
+    A volume of the cluster's operator in the job's containers.
+    """
+
+    volume: str = Field(min_length=1, max_length=40, description="As the operator named it.", examples=["datasets"])
+    path: MountPath = Field(description="Where the job finds it.", examples=["/data"])
+    read_only: bool = Field(default=False, description="Whether it may only be read.", examples=[True])
+
+
+def _check_places(given: list[MountUse]) -> list[MountUse]:
+    if len({one.path for one in given}) < len(given):
+        raise ValueError("a path is named twice")
+    return given
+
+
 def _check_once(given: list[Dependency]) -> list[Dependency]:
     if len({one.job_id for one in given}) < len(given):
         raise ValueError("a job is named twice")
@@ -181,6 +197,13 @@ class JobSpec(Body):
         default=[],
         max_length=32,
         description="Jobs that have to end before it starts, on whatever clusters they run.",
+        examples=[[]],
+    )
+
+    mounts: Annotated[list[MountUse], AfterValidator(_check_places)] = Field(
+        default=[],
+        max_length=16,
+        description="Volumes that the cluster's operator offers, and where the job wants them.",
         examples=[[]],
     )
 
@@ -245,6 +268,16 @@ class DependencyOut(Out):
     condition: str = Field(description="afterok or afterany.", examples=["afterok"])
 
 
+class MountUseOut(Out):
+    """
+    A volume in the job's containers.
+    """
+
+    volume: str = Field(description="As the operator named it.", examples=["datasets"])
+    path: str = Field(description="Where the job finds it.", examples=["/data"])
+    read_only: bool = Field(description="Whether it may only be read.", examples=[True])
+
+
 class JobSpecOut(Out):
     """
     What runs, and where, with defaults filled in.
@@ -265,6 +298,7 @@ class JobSpecOut(Out):
     restart: RestartOut = Field(description="When it starts again by itself.")
     secrets: list[SecretUseOut] = Field(default=[], description="Secrets of the project that it is given.")
     depends_on: list[DependencyOut] = Field(default=[], description="Jobs that have to end before it starts.")
+    mounts: list[MountUseOut] = Field(default=[], description="Volumes that it is given.")
 
 
 class LastCheckpoint(Out):

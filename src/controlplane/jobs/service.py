@@ -342,6 +342,7 @@ def _snapshot(claim: Claim, home: Home | None, state_age_s: float) -> JobSnapsho
         image=spec.get("image") or "",
         priority=spec.get("priority", "normal"),
         launch=spec.get("launch"),
+        mounts=tuple(spec.get("mounts") or ()),
         resume_step=(row["last_checkpoint"] or {}).get("step"),
         sent=home is not None and home.dedicated,
         log_closed=row["log_closed"],

@@ -103,6 +103,7 @@ FEATURE_HINTS: dict[str, tuple[str, str]] = {
     "launch_mpi": ("it cannot start the processes of an MPI program.", "Use a Slurm cluster, or launch with torchrun."),
     "secret_env": ("it cannot keep secrets.", "Leave them out."),
     "secret_files": ("it delivers secrets as environment only.", "Deliver the secret as env, or use a Kubernetes cluster."),
+    "mounts": ("its operator offers no volumes.", "Leave out the mounts; ask the operator for a volume."),
 }
 """What a job may need of a provider, each with what is missing where it is not offered and what to do then."""
 
@@ -129,6 +130,7 @@ def features_of(spec: Mapping[str, Any]) -> tuple[str, ...]:
         "launch_mpi": launch == "mpi",
         "secret_env": any(one["env"] for one in spec.get("secrets") or ()),
         "secret_files": any(one["file"] for one in spec.get("secrets") or ()),
+        "mounts": bool(spec.get("mounts")),
     }
     return tuple(name for name, asked in wanted.items() if asked)
 
@@ -370,6 +372,8 @@ class JobSnapshot:
     """What runs in the place of a script."""
     secrets: tuple[GivenSecret, ...] = ()
     """What it is given sealed."""
+    mounts: tuple[Mapping[str, Any], ...] = ()
+    """{volume, path, read_only} of what its containers are given."""
     resume_step: int | None = None
     """The step of the last good checkpoint; None where there is none."""
     sent: bool = False

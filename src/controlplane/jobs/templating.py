@@ -7,9 +7,10 @@ from typing import Any
 
 from sqlalchemy.orm import Session
 
+from controlplane.clusters import service as clusters
 from controlplane.identity import service as identity
 from controlplane.jobs import templates
-from controlplane.jobs.filling import Value, fill, values_of
+from controlplane.jobs.filling import PLACE, Value, fill, values_of
 from controlplane.jobs.templates import Template
 from controlplane.kit.access import Principal
 from controlplane.kit.errors import NotFound
@@ -20,9 +21,14 @@ from controlplane.kit.paging import Page, PageAsk
 def put_template(session: Session, principal: Principal, project_id: str, name: str, document: Mapping[str, Any]) -> Template:
     """
     The document is the newest version of the project's template; one that says the same as the newest makes no new version. Raises
-    NotFound for an unknown project.
+    NotFound for an unknown project, or a cluster that is not the project's.
     """
     tenant_id = identity.get_project(session, principal, project_id).tenant_id
+    cluster_id = document["spec"].get("cluster_id")
+    if cluster_id is not None and not PLACE.search(cluster_id):
+        home = clusters.homes(session, [cluster_id]).get(cluster_id)
+        if home is None or (home.tenant_id, home.project_id) != (tenant_id, project_id):
+            raise NotFound
     row = templates.hold(session, new_id("jtp"), tenant_id, project_id, name)
     kept = templates.find(session, tenant_id, project_id, name)
     if kept is None or kept.document != document:

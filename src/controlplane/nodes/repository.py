@@ -26,7 +26,7 @@ def provider_ref(row: Any) -> ProviderRef:
     The frozen value of a provider's row.
     """
     features = None if row.job_features is None else tuple(row.job_features)
-    return ProviderRef(row.id, row.adapter, row.config, row.sealed, row.version, features)
+    return ProviderRef(row.id, row.adapter, row.config, row.sealed, row.version, features, tuple(row.volumes or ()))
 
 
 def read_providers(session: Session, ids: Sequence[str]) -> dict[str, ProviderRef]:
@@ -34,7 +34,8 @@ def read_providers(session: Session, ids: Sequence[str]) -> dict[str, ProviderRe
     The providers by id.
     """
     said = ProviderRow.capabilities["job_features"].label("job_features")
-    query = select(ProviderRow.id, ProviderRow.adapter, ProviderRow.config, ProviderRow.sealed, ProviderRow.version, said)
+    named = ProviderRow.capabilities["volumes"].label("volumes")
+    query = select(ProviderRow.id, ProviderRow.adapter, ProviderRow.config, ProviderRow.sealed, ProviderRow.version, said, named)
     rows = session.execute(query.where(ProviderRow.id.in_(set(ids))))
     return {row.id: provider_ref(row) for row in rows}
 

@@ -135,6 +135,8 @@ class ProviderRef:
     """Changes when any of it does."""
     job_features: tuple[str, ...] | None = None
     """What jobs may ask of it, as it said when it was last asked; None where it has not said."""
+    volumes: tuple[str, ...] = ()
+    """Names of what jobs can mount, as it said."""
 
 
 @dataclass(frozen=True, slots=True)

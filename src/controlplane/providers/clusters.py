@@ -14,10 +14,11 @@ from typing import Literal, Protocol, runtime_checkable
 
 from controlplane.providers.launching import Launch
 from controlplane.providers.machines import Check
+from controlplane.providers.volumes import Mount
 
 MemberState = Literal["up", "draining", "drained", "down", "joining", "absent", "unknown"]
 Priority = Literal["low", "normal", "high"]
-JobFeature = Literal["gangs", "priority", "image", "launch_torchrun", "launch_mpi", "secret_env", "secret_files"]
+JobFeature = Literal["gangs", "priority", "image", "launch_torchrun", "launch_mpi", "secret_env", "secret_files", "mounts"]
 JobPhase = Literal["pending", "running", "completing", "succeeded", "failed", "cancelled", "unknown"]
 FailureClass = Literal[
     "user_error",
@@ -62,6 +63,8 @@ class Capabilities:
     """What is missing on this version, in words, for operators."""
     job_features: tuple[JobFeature, ...] = ()
     """What jobs may ask for besides nodes, GPUs, a script and its environment; all else is refused before it is sent."""
+    volumes: tuple[str, ...] = ()
+    """Names of what jobs can mount, with the feature `mounts`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -188,6 +191,8 @@ class JobSpec:
     """More environment, whose values nobody may read; wins over `env`."""
     secret_files: dict[str, str] = field(default_factory=dict, repr=False)
     """File name to content, below the folder that SECRETS_DIR names."""
+    mounts: tuple[Mount, ...] = ()
+    """Volumes of the operator's in its containers."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -51,6 +51,8 @@ class Gang:
     """Processes on each."""
     image: str = ""
     """The container image they run in, by Pyxis; empty: none."""
+    mounts: tuple[str, ...] = ()
+    """What its containers have of the node's folders, as Pyxis takes it: `from:to`, or `from:to:ro`."""
     address: str = "$(hostname)"
     """A shell expression for the address of the first node, in the batch script."""
 
@@ -122,4 +124,8 @@ def _flags(gang: Gang, per_node: int) -> list[str]:
         f"--ntasks-per-node={per_node}",
         f"--cpus-per-task={cpus}",
     ]
-    return [*flags, *([f"--container-image={shlex.quote(gang.image)}"] if gang.image else [])]
+    if gang.image:
+        flags.append(f"--container-image={shlex.quote(gang.image)}")
+    if gang.mounts:
+        flags.append(f"--container-mounts={shlex.quote(','.join(gang.mounts))}")
+    return flags

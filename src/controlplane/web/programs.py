@@ -11,6 +11,8 @@ from controlplane.web.schemas import Body, Out
 
 MAX_VALUE_BYTES = 4 * 1024
 MAX_ENV_BYTES = 128 * 1024
+KEPT = frozenset({"proc", "sys", "dev", "etc", "run", "controlplane", "controlplane-secrets"})
+"""First parts of paths where nothing of a caller's is mounted."""
 _NO_VALUE = re.compile(r"[\x00\r\n]")
 
 
@@ -22,6 +24,12 @@ def _check_value(value: str) -> str:
     return value
 
 
+def _check_place(path: str) -> str:
+    if path.split("/")[1] in KEPT:
+        raise ValueError("nothing can be mounted there: it is the system's or ours")
+    return path
+
+
 def _check_size(env: dict[str, str]) -> dict[str, str]:
     if sum(len(name) + len(value.encode(errors="replace")) for name, value in env.items()) > MAX_ENV_BYTES:
         raise ValueError(f"the environment has at most {MAX_ENV_BYTES} bytes")
@@ -30,6 +38,9 @@ def _check_size(env: dict[str, str]) -> dict[str, str]:
 
 Image = Annotated[str, StringConstraints(min_length=1, max_length=300, pattern=r"^[A-Za-z0-9][A-Za-z0-9._:/@-]*$")]
 EnvName = Annotated[str, StringConstraints(max_length=128, pattern=r"^[A-Za-z_][A-Za-z0-9_]*$")]
+MountPath = Annotated[
+    str, StringConstraints(max_length=512, pattern=r"^(/[A-Za-z0-9_][A-Za-z0-9_.-]{0,62}){1,8}$"), AfterValidator(_check_place)
+]
 Env = Annotated[dict[EnvName, Annotated[str, AfterValidator(_check_value)]], AfterValidator(_check_size)]
 """Names and values that every peer takes; a room may refuse more names."""
 

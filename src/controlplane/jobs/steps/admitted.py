@@ -13,7 +13,19 @@ from controlplane.providers.clusters import JobSpec, Priority
 from controlplane.providers.errors import NoCapacity, NotFound, ProviderError, Refused, Transient, Unknown, Unsupported
 from controlplane.providers.launching import Launch
 from controlplane.providers.toolbox import Toolbox
+from controlplane.providers.volumes import Mount
 
+REFUSED_FOR = {
+    "job_script_invalid": "The scheduler takes no such script.",
+    "job_env_invalid": "Its environment or script cannot be sent to the scheduler.",
+    "job_image_invalid": "The image's name is wrong.",
+    "job_gpu_model_unknown": "No node of the cluster has that GPU.",
+    "job_gang_unsupported": "The cluster starts no gangs of several nodes.",
+    "job_feature_unsupported": "The cluster cannot do what the job asks for.",
+    "job_volume_unknown": "The cluster has no such volume.",
+    "job_mount_invalid": "A volume cannot be mounted like that.",
+}
+"""What a provider's refusal means, by its code."""
 UNSURE = "unsure"
 """The part of the state in which a submit may have taken effect that we have no answer of."""
 
@@ -30,7 +42,7 @@ def submit(job: JobSnapshot, tools: Toolbox) -> Outcome:
     try:
         external_id = tools.jobs(job.provider).submit(_spec(job, tools))
     except (Refused, Unsupported) as error:
-        return _refused(job, error)
+        return _refused(job, error, REFUSED_FOR.get(error.code, "The scheduler turned the job down."))
     except ProviderError as error:
         return _not_now(job, error)
     return Advance("starting", "Handed to the scheduler.", JobFacts(external_id=external_id))
@@ -56,6 +68,7 @@ def _spec(job: JobSnapshot, tools: Toolbox) -> JobSpec:
         launch=None if job.launch is None else _launch(job.launch),
         secret_env={one.env: values[one.name] for one in job.secrets if one.env},
         secret_files={one.file: values[one.name] for one in job.secrets if one.file},
+        mounts=tuple(Mount(one["volume"], one["path"], read_only=one["read_only"]) for one in job.mounts),
     )
 
 
@@ -84,7 +97,7 @@ def _not_now(job: JobSnapshot, error: ProviderError) -> Wait:
     return Wait(words, retry_in_s, step=UNSURE if unsure else None, detail=error.detail)
 
 
-def _refused(job: JobSnapshot, error: ProviderError, words: str = "The scheduler turned the job down.") -> Outcome:
+def _refused(job: JobSnapshot, error: ProviderError, words: str) -> Outcome:
     failure_class = "user_error" if error.code.startswith("job_") else "provider_fault"
     facts = JobFacts(failure_class=failure_class, issue=(error.code, words))
     if job.unsure:

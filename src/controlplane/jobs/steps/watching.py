@@ -24,7 +24,29 @@ WAITS_FOR = {
     "InvalidImageName": "The image's name is wrong",
     "PodsMissing": "Its pods are not there: the cluster's quota may be used up",
     "PodsStarting": "Its pods are starting",
+    "NoSuchNode": "No node of the cluster has such GPUs",
+    "BadConstraints": "No node of the cluster has what it asks for",
+    "ErrImageNeverPull": "The image cannot be pulled",
+    "ImageInspectError": "The image cannot be used",
+    "RegistryUnavailable": "The image cannot be pulled: its registry does not answer",
+    "CreateContainerConfigError": "Its container cannot be set up",
+    "CreateContainerError": "Its container cannot be set up",
+    "RunContainerError": "Its container cannot be started",
+    "Suspended": "Is suspended in the cluster",
+    "Prolog": "Its nodes are being prepared",
+    "Cleaning": "What is left of its last run is being removed",
+    "Licenses": "Waits for licences",
+    "Reservation": "Waits for the cluster's nodes",
+    "JobHeldUser": "Is held at the scheduler",
+    "JobHeldAdmin": "Is held by the cluster's administrator",
+    "PartitionNodeLimit": "Asks for more nodes than the cluster's queue allows",
+    "PartitionTimeLimit": "Asks for more time than the cluster's queue allows",
+    "PartitionDown": "The cluster's queue is stopped",
+    "PartitionInactive": "The cluster's queue is stopped",
+    "NodeDown": "Waits for nodes that are out of service",
 }
+QUOTA = re.compile(r"(Assoc|QOS)(Grp|Max|Job|Resource|Usage)\w*")
+"""Slurm's codes for limits of an account."""
 Step = Callable[[JobSnapshot, Toolbox], Outcome]
 
 
@@ -134,7 +156,8 @@ def waiting_words(view: JobView) -> str:
     found = CODE.match(view.reason)
     if found is None or found[0] == "None":
         return "Waits in the scheduler."
-    return f"{WAITS_FOR.get(found[0], 'Waits in the scheduler')} ({found[0]})."
+    usual = "The cluster's quota is used up" if QUOTA.fullmatch(found[0]) else "Waits in the scheduler"
+    return f"{WAITS_FOR.get(found[0], usual)} ({found[0]})."
 
 
 def _verdict(job: JobSnapshot, view: JobView) -> tuple[str, str | None]:

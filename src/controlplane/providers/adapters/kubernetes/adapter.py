@@ -96,7 +96,7 @@ class KubernetesAdapter:
             groups = {str(one.get("name")) for one in self._kube.get("/apis").get("groups") or []}
             kueue = self._shared.kueue()
             nodes = self._kube.list_all("/api/v1/nodes")
-            gaps = self._rights.missing(queues=kueue is not None, groups=groups)
+            gaps = self._rights.missing(queues=kueue is not None, groups=groups, volumes=bool(self._config.volumes))
         extras = [name for group, name in EXTRAS.items() if group in groups]
         notes = [self._inventory(nodes), "network policies hold only where the cluster's network enforces them"]
         if kueue is None:
@@ -113,7 +113,8 @@ class KubernetesAdapter:
             max_nodes_per_job=None if kueue else 1,
             notes=tuple(notes),
             # without Kueue a priority would be one over all that runs on the server, so it is not offered
-            job_features=(*QUEUED, *ALWAYS) if kueue else ALWAYS,
+            job_features=self._features(queues=kueue is not None),
+            volumes=tuple(self._config.volumes),
         )
 
     def apply_cluster(self, spec: ClusterSpec) -> None:
@@ -303,6 +304,10 @@ class KubernetesAdapter:
         """
         with one_call():
             return self._services.read(cluster_id, service_id, name, limit=limit)
+
+    def _features(self, *, queues: bool) -> tuple[JobFeature, ...]:
+        mounts: tuple[JobFeature, ...] = ("mounts",) if self._config.volumes else ()
+        return (*(QUEUED if queues else ()), *ALWAYS, *mounts)
 
     def _inventory(self, nodes: list[dict[str, Any]]) -> str:
         counts = [gpus_of(one, self._config.gpu_resource) or 0 for one in nodes]

@@ -8,6 +8,8 @@ from typing import Annotated, Literal
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field
 
+from controlplane.providers.volumes import check_volume
+
 _LABEL_KEY = re.compile(r"([a-z0-9]([-a-z0-9.]{0,251}[a-z0-9])?/)?[A-Za-z0-9]([-A-Za-z0-9_.]{0,61}[A-Za-z0-9])?")
 _IMAGE = re.compile(r"[A-Za-z0-9][A-Za-z0-9._:/@-]{0,299}")
 
@@ -34,6 +36,23 @@ def _cidr(value: str) -> str:
 Cidr = Annotated[str, AfterValidator(_cidr)]
 LabelKey = Annotated[str, AfterValidator(_label_key)]
 Image = Annotated[str, AfterValidator(check_image)]
+
+
+class Volume(BaseModel):
+    """
+    Storage that each cluster gets of its own once a job mounts it; it goes with the cluster.
+    """
+
+    model_config = ConfigDict(strict=True, extra="forbid", frozen=True)
+
+    storage_class: str = Field(min_length=1, max_length=253, pattern=r"^[a-z0-9]([-a-z0-9.]*[a-z0-9])?$")
+    """The StorageClass that makes it."""
+    size_gib: int = Field(ge=1, le=1_000_000)
+    """How large it is."""
+    access: Literal["ReadWriteMany", "ReadOnlyMany", "ReadWriteOnce"] = "ReadWriteMany"
+    """From how many nodes at once it can be used."""
+    read_only: bool = False
+    """Whether jobs may only read it."""
 
 
 class KubernetesConfig(BaseModel):
@@ -81,6 +100,8 @@ class KubernetesConfig(BaseModel):
     """The longest that a tenant's kubeconfig may live, in seconds; the server may give less."""
     node_selector: str = Field(default="", pattern=r"^[ -~]*$", max_length=500)
     """Which nodes are machines to be sold, as a label selector; empty: all but those of the control plane."""
+    volumes: dict[Annotated[str, AfterValidator(check_volume)], Volume] = Field(default_factory=dict, max_length=32)
+    """What jobs can mount, by name."""
     settle_s: int = Field(default=10, ge=0, le=300)
     """How long a wiped node must show nothing of its last tenant before it counts as wiped, in seconds."""
     queues: Literal["auto", "off"] = "auto"

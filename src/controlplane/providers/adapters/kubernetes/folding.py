@@ -20,6 +20,7 @@ INDEX = "batch.kubernetes.io/job-completion-index"
 SIGNALS = range(129, 193)
 """Exit codes by which a runtime tells that a signal ended the process: 128 and the signal."""
 _NODES_FAULT = frozenset({"NodeLost", "NodeShutdown", "NodeAffinity", "Terminated", "UnexpectedAdmissionError", "Shutdown"})
+_OF_ANOTHER_KIND = "didn't match Pod's node affinity/selector"
 _CODE_IN_WORDS = re.compile(r"failed with exit code (\d+)")
 
 
@@ -155,8 +156,22 @@ def _waits_for(pod: Json) -> str:
         reason = ((one.get("state") or {}).get("waiting") or {}).get("reason")
         if reason and reason != "ContainerCreating":
             return str(reason)
-    scheduled = _condition(pod, "PodScheduled", status="False")
-    return "Resources" if scheduled else ""
+    unscheduled = _condition(pod, "PodScheduled", status="False")
+    if unscheduled is None:
+        return ""
+    return "NoSuchNode" if _fits_nowhere(pod, str(unscheduled.get("message", ""))) else "Resources"
+
+
+def _fits_nowhere(pod: Json, why: str) -> bool:
+    """
+    Whether the scheduler found none of the cluster's nodes to be of the kind that the pod asks for. Nodes of others are kept off by their
+    taint, so where no node lacks room and none is out of service, those of the cluster differ by the label alone.
+    """
+    spec = pod["spec"]
+    by_model = len(spec.get("nodeSelector") or {}) > 1 and "nodeAffinity" not in (spec.get("affinity") or {})
+    return (
+        by_model and _OF_ANOTHER_KIND in why and not any(word in why for word in ("Insufficient", "unschedulable", "anti-affinity"))
+    )
 
 
 def _exit_code(job: Json, pods: Iterable[Json], state: JobPhase) -> int | None:

@@ -11,7 +11,7 @@ from typing import Any
 from controlplane.providers.adapters.kubernetes.client import Conflict, Exists, Kube
 from controlplane.providers.adapters.kubernetes.config import KubernetesConfig
 from controlplane.providers.adapters.kubernetes.folding import accounted, index, over, view
-from controlplane.providers.adapters.kubernetes.manifests import CONTAINER, job, refuse_unsendable, secret
+from controlplane.providers.adapters.kubernetes.manifests import CONTAINER, claim, claim_name, job, refuse_unsendable, secret
 from controlplane.providers.adapters.kubernetes.names import CANCELLED, TENANT, TOKEN, Names, core, grouped, job_name
 from controlplane.providers.adapters.kubernetes.pool import ended, gpus_of
 from controlplane.providers.adapters.kubernetes.shared import Shared
@@ -52,11 +52,13 @@ class Jobs:
         """
         See `SupportsJobs.submit`. The Job comes first: its Secret belongs to it, and a pod waits for its Secret.
         """
-        refuse_unsendable(spec)
+        refuse_unsendable(spec, self._config)
         self._refuse_foreign(spec)
         found = self._find(spec.cluster_id, spec.token)
         if found is None:
             self._refuse_impossible(spec)
+            for volume in sorted({one.volume for one in spec.mounts}):
+                self._have_claim(spec.cluster_id, volume)
             found = self._create(spec)
         if not over(found):
             uid = found["metadata"]["uid"]
@@ -171,6 +173,20 @@ class Jobs:
         if self._tracker.live:
             self._tracker.memory.learn(made, ())
         return made
+
+    def _have_claim(self, cluster_id: str, volume: str) -> None:
+        """
+        The cluster has a claim of the volume; one that is there stays as it is, for a claim cannot be changed.
+        """
+        namespace = self._names.namespace(cluster_id)
+        found = self._kube.find(core(namespace, "persistentvolumeclaims", claim_name(volume)))
+        if found is None:
+            try:
+                self._kube.create(core(namespace, "persistentvolumeclaims"), claim(self._names, cluster_id, volume, self._config))
+            except Exists as error:
+                raise Busy(f"the claim of {volume} came meanwhile", retry_in_s=1.0) from error
+        elif not self._names.marks(found, cluster_id):
+            raise Refused(f"the claim of {volume} is not ours", code="provider_foreign_object")
 
     def _find(self, cluster_id: str, token: str) -> Json | None:
         found = self._kube.find(self._path(cluster_id, token))

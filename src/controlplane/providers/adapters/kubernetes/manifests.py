@@ -23,6 +23,7 @@ from controlplane.providers.adapters.kubernetes.walls import HEADLESS, Queueing
 from controlplane.providers.clusters import JobSpec
 from controlplane.providers.errors import Refused, Unsupported
 from controlplane.providers.launching import on_each_node
+from controlplane.providers.volumes import Mount, check_mounts
 
 Json = dict[str, Any]
 CONTAINER = "job"
@@ -32,7 +33,7 @@ _SCRIPT_AT = "/controlplane"
 _RUN_ALL = 0o555
 
 
-def refuse_unsendable(spec: JobSpec) -> None:
+def refuse_unsendable(spec: JobSpec, config: KubernetesConfig) -> None:
     """
     The attempt can be written as objects. Raises Refused for what no Kubernetes could run as it is meant.
     """
@@ -46,6 +47,7 @@ def refuse_unsendable(spec: JobSpec) -> None:
     size = len(_script(spec).encode()) + sum(len(key) + len(value.encode()) for key, value in kept.items())
     if odd or "\0" in spec.script or size > MAX_SECRET_BYTES:
         raise Refused("the environment or script cannot be sent", code="job_env_invalid")
+    check_mounts(spec.mounts, config.volumes)
     if spec.image:
         try:
             check_image(spec.image)
@@ -99,6 +101,30 @@ def secret(names: Names, spec: JobSpec, uid: str) -> Json:
     }
 
 
+def claim(names: Names, cluster_id: str, volume: str, config: KubernetesConfig) -> Json:
+    """
+    The cluster's own piece of the operator's storage.
+    """
+    asked = config.volumes[volume]
+    return {
+        "apiVersion": "v1",
+        "kind": "PersistentVolumeClaim",
+        "metadata": {"name": claim_name(volume), "namespace": names.namespace(cluster_id), "labels": names.labels(cluster_id)},
+        "spec": {
+            "accessModes": [asked.access],
+            "storageClassName": asked.storage_class,
+            "resources": {"requests": {"storage": f"{asked.size_gib}Gi"}},
+        },
+    }
+
+
+def claim_name(volume: str) -> str:
+    """
+    The name of the cluster's claim, and of the volume in its pods.
+    """
+    return f"volume-{volume}"
+
+
 def _script(spec: JobSpec) -> str:
     """
     What is the process of each pod.
@@ -125,6 +151,10 @@ def _pod(spec: JobSpec, config: KubernetesConfig, kueue: Queueing | None) -> Jso
             {"name": "script", "secret": _script_file(spec)},
             {"name": "shm", "emptyDir": {"medium": "Memory"}},
             *([{"name": "secrets", "secret": _secret_files(spec)}] if spec.secret_files else []),
+            *(
+                {"name": claim_name(one), "persistentVolumeClaim": {"claimName": claim_name(one)}}
+                for one in sorted({mount.volume for mount in spec.mounts})
+            ),
         ],
     }
 
@@ -140,8 +170,14 @@ def _container(spec: JobSpec, config: KubernetesConfig) -> Json:
             {"name": "script", "mountPath": _SCRIPT_AT, "readOnly": True},
             {"name": "shm", "mountPath": "/dev/shm"},  # noqa: S108 - the mount that collective libraries expect
             *([{"name": "secrets", "mountPath": SECRETS_AT, "readOnly": True}] if spec.secret_files else []),
+            *(_mount(one, config) for one in spec.mounts),
         ],
     }
+
+
+def _mount(one: Mount, config: KubernetesConfig) -> Json:
+    only = one.read_only or config.volumes[one.volume].read_only
+    return {"name": claim_name(one.volume), "mountPath": one.path, **({"readOnly": True} if only else {})}
 
 
 def _environment(spec: JobSpec) -> list[Json]:

@@ -71,6 +71,8 @@ QUEUE_NEEDS = (
     Need(KUEUE, "workloads", ("patch",)),
 )
 """With Kueue."""
+VOLUME_NEEDS = (Need("", "persistentvolumeclaims", ("get", "create")),)
+"""Where volumes are offered; they go with their namespace."""
 GROUP_NEEDS: Mapping[str, tuple[Need, ...]] = {
     "leaderworkerset.x-k8s.io": (Need("leaderworkerset.x-k8s.io", "leaderworkersets", ("get", "list", "delete", *MAKE)),),
     "keda.sh": (Need("keda.sh", "scaledobjects", ("get", "delete", *MAKE)),),
@@ -88,12 +90,12 @@ class Rights:
         self._lock = threading.Lock()
         self._fine_until: dict[tuple[Need, ...], float] = {}
 
-    def missing(self, *, queues: bool, groups: Collection[str]) -> tuple[str, ...]:
+    def missing(self, *, queues: bool, groups: Collection[str], volumes: bool = False) -> tuple[str, ...]:
         """
         What we may not do and must with the API groups that the server has, as `verb resource`; empty for nothing. One request where the
         server lists our rules, and one more for each right that is not among them.
         """
-        needs = (*NEEDS, *(QUEUE_NEEDS if queues else ()))
+        needs = (*NEEDS, *(QUEUE_NEEDS if queues else ()), *(VOLUME_NEEDS if volumes else ()))
         needs += tuple(one for group, some in GROUP_NEEDS.items() if group in groups for one in some)
         with self._lock:
             if time.monotonic() < self._fine_until.get(needs, 0.0):

@@ -42,7 +42,7 @@ def played(spec: JobSpec) -> JobSpec:
     """
     The attempt as the queue plays it: a program to launch is a script, secrets are environment. Raises Unsupported.
     """
-    if spec.image or spec.secret_files:
+    if spec.image or spec.secret_files or spec.mounts:
         raise Unsupported("the simulator has no containers and no files", code="job_feature_unsupported")
     spec = replace(spec, env={**spec.env, **spec.secret_env}, secret_env={})
     if spec.launch is None:

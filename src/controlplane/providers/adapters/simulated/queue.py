@@ -121,7 +121,7 @@ def spec_of(job: sqlite3.Row) -> JobSpec:
     The job as it was submitted.
     """
     given = json.loads(job["spec"])
-    return JobSpec(**{**given, "exclude": tuple(given["exclude"])})
+    return JobSpec(**{**given, "exclude": tuple(given["exclude"]), "mounts": ()})
 
 
 def gang_of(job: sqlite3.Row, spec: JobSpec, nodes: Nodes, restarts: int) -> shell.Gang:

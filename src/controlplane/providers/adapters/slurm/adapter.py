@@ -103,7 +103,9 @@ class SlurmAdapter:
             walls, notes = self._wall_facts(accounts=accounts)
         if self._config.dedicated:
             words = f"slurm {release}, api v0.0.{version}"
-            return Capabilities(version=words, products=("slurm",), job_features=self._features())
+            return Capabilities(
+                version=words, products=("slurm",), job_features=self._features(), volumes=tuple(self._config.volumes)
+            )
         if not self._peer.has_cli:
             notes.append("no cli: clusters, drains and wipes are not possible, jobs are only read")
         elif version < EXCLUDES:
@@ -120,11 +122,13 @@ class SlurmAdapter:
             scrub=self._config.scrub.enabled and self._peer.has_cli,
             notes=tuple(notes),
             job_features=self._features(),
+            volumes=tuple(self._config.volumes),
         )
 
     def _features(self) -> tuple[JobFeature, ...]:
         known: tuple[JobFeature, ...] = ("gangs", "priority", "launch_torchrun", "launch_mpi", "secret_env")
-        return (*known, "image") if self._config.containers else known
+        images: tuple[JobFeature, ...] = ("image",) if self._config.containers else ()
+        return (*known, *images, "mounts") if self._config.volumes else (*known, *images)
 
     def apply_cluster(self, spec: ClusterSpec) -> None:
         """

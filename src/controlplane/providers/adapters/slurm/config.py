@@ -7,6 +7,7 @@ from typing import Annotated, Literal
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, model_validator
 
 from controlplane.providers.adapters.slurm.names import check_name, check_path
+from controlplane.providers.volumes import check_volume
 
 Name = Annotated[str, AfterValidator(check_name)]
 Directory = Annotated[str, AfterValidator(check_path)]
@@ -87,6 +88,22 @@ class ChecksConfig(_Strict):
     """Longest one tool may run, in seconds."""
 
 
+class Volume(_Strict):
+    """
+    A folder that jobs in containers can be given.
+    """
+
+    path: str
+    """On every node; `{user}` becomes the job's user, so that each has its own. The file system's rights decide who may."""
+    read_only: bool = False
+    """Whether jobs may only read it."""
+
+    @model_validator(mode="after")
+    def _is_one(self) -> "Volume":
+        check_path(self.path.replace("{user}", "user"))
+        return self
+
+
 class SlurmConfig(_Strict):
     """
     One registered Slurm.
@@ -134,6 +151,8 @@ class SlurmConfig(_Strict):
     """What lies between two classes of a job's priority, as `nice`: with priority/multifactor more than any two jobs of a tenant differ."""
     containers: Literal["pyxis", ""] = ""
     """pyxis: every node has that plugin and Enroot, so that jobs can bring an image; empty: jobs with an image are refused."""
+    volumes: dict[Annotated[str, AfterValidator(check_volume)], Volume] = Field(default_factory=dict, max_length=32)
+    """What jobs with an image can mount, by name; needs `containers`."""
     accounts: Literal["auto", "off"] = "auto"
     """auto: with slurmdbd, each tenant gets an account and its user an association."""
 
@@ -141,6 +160,8 @@ class SlurmConfig(_Strict):
     def _paths_and_versions(self) -> "SlurmConfig":
         for directory in filter(None, (self.output_dir, self.keep_dir)):
             check_path(directory.replace("{user}", "user"))
+        if self.volumes and not self.containers:
+            raise ValueError("volumes are for containers: without them jobs see the node's folders as they are")
         if self.dedicated and len(self.users) != 1:
             raise ValueError("a dedicated Slurm has one user, whom its tenant's jobs run as")
         if self.api_versions is not None and not set(self.api_versions) & set(SUPPORTED_API):

@@ -15,6 +15,7 @@ from controlplane.providers.adapters.slurm.requests import EXCLUDES, Submit, min
 from controlplane.providers.clusters import FailureClass, JobPhase, JobSpec, JobView, OutputChunk
 from controlplane.providers.errors import NoCapacity, NotFound, Refused, Unsupported
 from controlplane.providers.launching import Gang, script_in_image, under_slurm
+from controlplane.providers.volumes import check_mounts
 
 LAUNCH_FAILED_SIGNAL = 53
 """slurmstepd could not open the output file or start the script: not the user's fault."""
@@ -148,6 +149,9 @@ class Jobs:
             raise Unsupported("this Slurm has no containers and no files of secrets", code="job_feature_unsupported")
         if spec.image and not _IMAGE.fullmatch(spec.image):
             raise Refused("that is no image's name", code="job_image_invalid")
+        if spec.mounts and not spec.image:
+            raise Refused("only jobs with an image have mounts", code="job_mount_invalid")
+        check_mounts(spec.mounts, self._config.volumes)
         env = {**spec.env, **spec.secret_env}
         size = sum(len(key) + len(value) for key, value in env.items())
         odd = [key for key, value in env.items() if not key or "=" in key or "\0" in key + value or "\n" in key]
@@ -164,7 +168,7 @@ class Jobs:
         return Submit(
             name=spec.token,
             comment=self._names.job_comment(spec.cluster_id),
-            script=_script(spec),
+            script=_script(spec, self._config),
             output=output,
             nodes=spec.nodes,
             tasks_per_node=spec.tasks_per_node,
@@ -182,14 +186,26 @@ class Jobs:
         )
 
 
-def _script(spec: JobSpec) -> str:
+def _script(spec: JobSpec, config: SlurmConfig) -> str:
     """
     What slurmd runs on the first node.
     """
-    gang = Gang(spec.nodes, spec.gpus_per_node, spec.tasks_per_node, spec.image)
+    gang = Gang(spec.nodes, spec.gpus_per_node, spec.tasks_per_node, spec.image, _mounts(spec, config))
     if spec.launch is not None:
         return under_slurm(spec.launch, gang)
     return script_in_image(spec.script, gang) if spec.image else spec.script
+
+
+def _mounts(spec: JobSpec, config: SlurmConfig) -> tuple[str, ...]:
+    """
+    The mounts as Pyxis takes them.
+    """
+    made = []
+    for one in spec.mounts:
+        volume = config.volumes[one.volume]
+        source = volume.path.replace("{user}", plain(spec.user, "user"))
+        made.append(f"{source}:{one.path}{':ro' if one.read_only or volume.read_only else ''}")
+    return tuple(made)
 
 
 def view(job: JobRecord) -> JobView:
