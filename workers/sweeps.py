@@ -18,7 +18,8 @@ from controlplane.kit.db import EVERYTHING, in_transaction
 from controlplane.nodes import checking, discovering, rotating, wiring
 from controlplane.nodes import service as nodes
 from controlplane.nodes.cabling import WatchedSwitch
-from controlplane.nodes.states import Answer, NodeSnapshot, ProviderRef, Target
+from controlplane.nodes.sightings import Answer, Target
+from controlplane.nodes.states import NodeSnapshot, ProviderRef
 from controlplane.nodes.steps.discovering import ask as ask_controller
 from controlplane.nodes.steps.discovering import list_machines
 from controlplane.nodes.steps.metal import ports

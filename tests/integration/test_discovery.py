@@ -14,7 +14,8 @@ import pytest
 
 from controlplane.catalog.routes import router as catalog
 from controlplane.nodes import checking, discovering, service
-from controlplane.nodes.states import Listing, ProviderCheck, Sighting
+from controlplane.nodes.sightings import Listing, Sighting
+from controlplane.nodes.states import ProviderCheck
 from controlplane.providers.errors import NotSent
 from controlplane.providers.hardware import Controller, Hardware, HardwareInventory
 from controlplane.providers.toolbox import Reachable, Toolbox

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from controlplane.nodes import discovering, powering
-from controlplane.nodes.states import Listing, Sighting
+from controlplane.nodes.sightings import Listing, Sighting
 from tests.conftest import Database
 from tests.factories.world import World, make_world
 from tests.integration.test_bare_nodes import Rack

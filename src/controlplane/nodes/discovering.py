@@ -23,7 +23,8 @@ from controlplane.nodes.errors import AlreadyEnrolled
 from controlplane.nodes.finding import Finding, Known, Seen, find_mismatches
 from controlplane.nodes.models import DiscoveredMachineRow, DiscoveryTargetRow, NodeRow, ProviderRow
 from controlplane.nodes.registering import NewController, NewNode, enroll, get_provider
-from controlplane.nodes.states import Access, Answer, Listing, ProviderRef, Sighting, Target
+from controlplane.nodes.sightings import Answer, Listing, Sighting, Target
+from controlplane.nodes.states import Access, ProviderRef
 
 EVERY_S = 600.0
 MOST_TARGETS = 8192

@@ -6,7 +6,8 @@ import logging
 from dataclasses import asdict
 from typing import Any
 
-from controlplane.nodes.states import Answer, Listing, ProviderRef, Sighting, Target
+from controlplane.nodes.sightings import Answer, Listing, Sighting, Target
+from controlplane.nodes.states import ProviderRef
 from controlplane.nodes.steps.comparing import summarize
 from controlplane.providers.errors import ProviderError
 from controlplane.providers.machines import MachineView
