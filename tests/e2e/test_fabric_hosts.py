@@ -18,7 +18,8 @@ from tests.factories.burning import prints, tool
 from tests.hosts_kit import CACHE, LAB, Host
 from tests.slurm_kit import SLOW
 
-pytestmark = [*SLOW[1:], pytest.mark.timeout(900)]
+pytestmark = [*SLOW[1:], pytest.mark.timeout(1800)]
+PATIENCE_S = 400.0
 MPIRUN = r"""
 # Takes the agent and the hosts from its arguments, and starts the program on each by that agent.
 while [ $# -gt 0 ]; do
@@ -59,14 +60,14 @@ def check(metal: Metal, tool_name: str, **scope: Any) -> dict[str, Any]:
     """A fabric check after its end."""
     made = done(metal.operator.post("/v1/admin/fabric-checks", json={"scope": scope, "tool": tool_name}))
     path = f"/v1/admin/fabric-checks/{made['id']}"
-    return metal.until(path, "done", "failed", "cancelled")
+    return metal.until(path, "done", "failed", "cancelled", within_s=PATIENCE_S)
 
 
 def test_hosts_are_measured_against_each_other(metal: Metal) -> None:
     """Two hosts as a leaf, by a collective that one starts on the other, then by writes; both are free and off again."""
     nodes = enroll(metal, 2, boot="media", fabric_tools={"rails": ["mlx5_0"], "timeout_s": 60})
     for node_id in nodes:
-        metal.until(f"/v1/admin/nodes/{node_id}", "available", "quarantined")
+        metal.until(f"/v1/admin/nodes/{node_id}", "available", "quarantined", within_s=PATIENCE_S)
     hosts = metal.lab.hosts[:2]
     for host in hosts:
         fit_out(host)
