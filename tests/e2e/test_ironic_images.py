@@ -108,16 +108,14 @@ def test_a_machine_that_fails_by_its_own_word_is_not_sold(foundry: Foundry) -> N
     assert httpx.get(drive_url).status_code == 404
 
 
-def test_an_ironic_that_takes_no_images_is_not_ordered_from(foundry: Foundry) -> None:
-    """Without `own_images` the order is refused when it is made."""
-    foundry.register()
+def test_a_login_reaches_an_operators_image(foundry: Foundry) -> None:
+    """
+    Where the operator says so (`seeds`), a machine with one of the provider's own images gets its tenant's login, and is waited for; an
+    order that names another image is refused when it is made, without `own_images`.
+    """
+    foundry.register(seeds=True)
     refused = foundry.ask(foundry.image(CONTENT)["id"], LOGIN)
     assert (refused.status_code, refused.json()["code"]) == (409, "product_not_available")
-
-
-def test_a_login_reaches_an_operators_image(foundry: Foundry) -> None:
-    """Where the operator says so (`seeds`), a machine with one of the provider's own images gets its tenant's login, and is waited for."""
-    foundry.register(seeds=True)
     path = foundry.order(None, LOGIN)
     info = foundry.deployed()
     assert "image_source" not in info
