@@ -32,7 +32,7 @@ ONLY_READ = {f"calculate_{name}": "arithmetic over the catalog: the body is only
 SHOWN_TO_SUSPENDED = {
     *("get_whoami", "list_projects", "get_project"),
     *("list_clusters", "get_cluster", "list_instances", "get_cluster_actions", "get_instance_actions"),
-    *("list_jobs", "get_job", "list_job_actions"),
+    *("list_jobs", "get_job", "list_job_actions", "list_job_arrays", "get_job_array"),
     *("list_services", "get_service", "list_service_actions", "list_service_versions"),
     *("list_checkpoints", "list_job_checkpoints", "get_checkpoint", "get_checkpoint_policy"),
     *("list_operations", "get_operation"),
