@@ -51,6 +51,7 @@ UNTIDY = pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWar
 STUBS = {
     "keda": "keda.sh/v1alpha1 scaledobjects ScaledObject n",
     "metrics": "metrics.k8s.io/v1beta1 podmetrics PodMetrics n",
+    "extensions": "apiregistration.k8s.io/v1 apiservices APIService c",
 }
 """Kinds that are stored and that nothing acts on, beside the kit's own."""
 PREAMBLE = 'sleep() { :; }; srun() { "$@"; }\n'

@@ -39,7 +39,7 @@ def contents(bundle: Bundle) -> dict[str, str]:
 
 
 @given(st.randoms(use_true_random=False))
-@settings(max_examples=5, deadline=None)
+@settings(max_examples=3, deadline=None)
 def test_order_does_not_matter(chance: object) -> None:
     """Hosts and shapes may be named in any order."""
     plan = three()

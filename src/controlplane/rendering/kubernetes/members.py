@@ -3,7 +3,7 @@ Workers as a list on the control planes, and a program that makes it true: label
 those that are gone. Workers join by themselves, so a node that the list does not name is left alone: it may have joined before the list
 came.
 
-Source: kubernetes.io, "Safely Drain a Node": evictions respect disruption budgets, so a drain is asked for again until it is done.
+Source: kubernetes.io, "Safely Drain a Node": evictions respect disruption budgets, so they are asked for again until none is left.
 """
 
 from __future__ import annotations
@@ -43,9 +43,11 @@ def _line(worker: Worker) -> str:
 def _program(plan: KubernetesPlan) -> Iterator[str]:
     yield "# Makes the list of workers true: labels, cordons and drains, and no Node for who is gone. Safe to run again."
     yield "set -u"
-    yield f'kubectl() {{ command {layout.kubectl(plan)} --request-timeout=20s "$@" </dev/null; }}'
+    yield f'ask() {{ command {layout.kubectl(plan)} --request-timeout=20s "$@"; }}'
+    yield 'kubectl() { ask "$@" </dev/null; }'
     yield "kubectl get --raw /readyz >/dev/null || { echo 'the API does not answer' >&2; exit 1; }"
     yield "value() { case $1 in -) printf -- - ;; *) printf '=%s' \"$1\" ;; esac; } # a place that is not known has no label"
+    yield from _EMPTY
     yield "failed=0"
     yield f"while read -r name standing {' '.join(PLACES)}; do"
     yield "  # shellcheck disable=SC2016 # the template is kubectl's"
@@ -65,8 +67,8 @@ def _program(plan: KubernetesPlan) -> Iterator[str]:
     yield "    leaves)"
     yield "      case $mark in *:drained) continue ;; esac"
     yield f'      kubectl annotate --overwrite node "$name" {MARK}=asked >/dev/null && kubectl cordon "$name" >/dev/null || failed=1'
-    yield '      kubectl drain "$name" --ignore-daemonsets --delete-emptydir-data --force --timeout=30s >/dev/null &&'
-    yield f'        kubectl annotate --overwrite node "$name" {MARK}=drained >/dev/null || failed=1 ;;'
+    yield f'      if empty "$name"; then kubectl annotate --overwrite node "$name" {MARK}=drained >/dev/null || failed=1'
+    yield "      else failed=1; fi ;;"
     yield "    gone)"
     yield '      kubectl delete node "$name" --ignore-not-found --wait=false >/dev/null || failed=1 ;;'
     yield "  esac"
@@ -74,6 +76,26 @@ def _program(plan: KubernetesPlan) -> Iterator[str]:
     yield 'exit "$failed"'
 
 
+_PODS = (
+    '{{range .items}}{{$kind := "-"}}{{range .metadata.ownerReferences}}{{if .controller}}{{$kind = .kind}}{{end}}{{end}}'
+    '{{.metadata.namespace}} {{.metadata.name}} {{$kind}}{{"\\n"}}{{end}}'
+)
+_EMPTY = (
+    "empty() { # empty NODE: nothing is on it that could be lost; what is was asked to go, as far as its budgets allow",
+    "  # shellcheck disable=SC2016 # the template is kubectl's",
+    f"  pods=$(kubectl get pods --all-namespaces --field-selector \"spec.nodeName=$1\" -o go-template='{_PODS}') || return 1",
+    "  left=0",
+    "  while read -r space pod kind; do",
+    '    case "$kind" in "" | DaemonSet | Node) continue ;; esac # of every node, or of the kubelet itself',
+    "    left=1",
+    '    printf \'{"apiVersion":"policy/v1","kind":"Eviction","metadata":{"name":"%s","namespace":"%s"}}\' "$pod" "$space" |',
+    '      ask create --raw "/api/v1/namespaces/$space/pods/$pod/eviction" -f - >/dev/null',
+    "  done <<EOF",
+    "$pods",
+    "EOF",
+    '  [ "$left" = 0 ]',
+    "}",
+)
 _SERVICE = (
     "[Unit]",
     "Description=Makes the list of this cluster's workers true",
