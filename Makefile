@@ -38,6 +38,10 @@ fault-matrix: dev ## every fault in every operation of a machine's life on every
 	@$(BIN)/python -m tests.matrix.run --seeds $(or $(SEEDS),20) --only "$(ONLY)"
 	@FAULT_MATRIX=full $(BIN)/pytest tests/matrix/test_bad_inputs.py
 
+.PHONY: work-faults
+work-faults: dev ## every fault against jobs and services on the simulator and the Kubernetes emulator (WORK_FAULTS=20 seeds)
+	@WORK_FAULTS=$(or $(WORK_FAULTS),20) $(BIN)/pytest -s tests/contract/test_work_under_faults.py
+
 .PHONY: crashes
 crashes: dev ## every pass of every crash point, first try, retry and takeover
 	@CRASH_PASSES=all $(BIN)/pytest tests/crash/test_crash_points.py -s

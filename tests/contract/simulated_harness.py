@@ -38,7 +38,7 @@ class SimulatedHarness(Harness):
             now=lambda: self._now,
         )
         self.adapter = build_adapter("simulated", given)
-        self._control = SimControl(path, now=lambda: self._now)
+        self.control = SimControl(path, now=lambda: self._now)
         self._refs = iter([one.ref for one in self.adapter.list_machines().machines if "-b3-" not in one.ref])
         self._numbers = count(1)
 
@@ -81,25 +81,25 @@ class SimulatedHarness(Harness):
         """
         By the world's control.
         """
-        self._control.admin_drain(ref, reason)
+        self.control.admin_drain(ref, reason)
 
     def admin_undrain(self, ref: str) -> None:
         """
         By the world's control.
         """
-        self._control.admin_undrain(ref)
+        self.control.admin_undrain(ref)
 
     def node_dies(self, ref: str) -> None:
         """
         By the world's control.
         """
-        self._control.kill_node(ref)
+        self.control.kill_node(ref)
 
     def node_returns(self, ref: str) -> None:
         """
         By the world's control.
         """
-        self._control.revive_node(ref)
+        self.control.revive_node(ref)
 
     def new_id(self, kind: str) -> str:
         """
@@ -111,7 +111,7 @@ class SimulatedHarness(Harness):
         """
         The file is given up.
         """
-        self._control.close()
+        self.control.close()
         self.adapter.close()
 
 
