@@ -69,6 +69,7 @@ case $verb in
   is-active) alive ;;
   start) alive || launch ;;
   restart) stop; launch ;;
+  stop) ! alive || stop ;;
   try-restart) ! alive || { stop; launch; } ;;
   *) echo "not known here: $verb" >&2; exit 1 ;;
 esac

@@ -21,6 +21,8 @@ def check_plan(plan: SlurmPlan) -> None:
     found = Findings()
     if plan.release not in RELEASES:
         raise BadPlan(f"release: {plan.release!r} is not one of {', '.join(RELEASES)}")
+    if plan.install and plan.install.release != plan.release and plan.release not in RELEASES[plan.install.release].upgrades_from:
+        raise BadPlan(f"install: {plan.install.release} does not understand {plan.release}", code="slurm_upgrade_impossible")
     found.word("cluster", plan.cluster, "cluster")
     _hosts(plan, found)
     _workers(plan, found)

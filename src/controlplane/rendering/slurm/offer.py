@@ -19,6 +19,7 @@ from controlplane.rendering.slurm.plan import (
     Gpus,
     HealthCheck,
     Host,
+    Install,
     Rdma,
     Shape,
     SlurmPlan,
@@ -33,6 +34,7 @@ SETTING = "slurm"
 TENANT = User("tenant", 20_001)
 """Whom jobs of the cluster's owner run as, the same number on every host."""
 MOST_ERRORS = 20
+MOST_SCRIPT = 8000
 
 
 class _Strict(BaseModel):
@@ -120,6 +122,17 @@ class ContainersOffer(_Strict):
     """Where images are unpacked, on a worker's local disk."""
 
 
+class UpgradeOffer(_Strict):
+    """
+    How hosts that keep their disks get a later release: heads and logins. Tenants can read it there, so nothing of it is secret.
+    """
+
+    fetch: str = Field(default="", max_length=MOST_SCRIPT)
+    """Shell commands that bring what is needed onto the host and change nothing that runs."""
+    install: str = Field(min_length=1, max_length=MOST_SCRIPT)
+    """Shell commands that put the release's programs in place: as root, with the host's daemons stopped; they may be run again."""
+
+
 class Offer(_Strict):
     """
     Dedicated Slurm on the machines of one provider.
@@ -139,6 +152,8 @@ class Offer(_Strict):
     """Whether sizes win over what slurmd finds, as on test hosts."""
     scheduler: tuple[str, ...] = SlurmPlan.scheduler
     """SchedulerParameters."""
+    upgrades: dict[ReleaseName, UpgradeOffer] = Field(default_factory=dict)
+    """By release: how running clusters get it."""
 
     def shape(self, instance_type: str) -> Shape:
         """
@@ -185,6 +200,7 @@ def plan_of(
     *,
     accounting: bool = False,
     containers: bool = False,
+    install: Install | None = None,
 ) -> SlurmPlan:
     """
     The cluster of these hosts by the offer; parts that it does not have are left out. Raises KeyError for a type that is not offered.
@@ -205,4 +221,5 @@ def plan_of(
         made_up_sizes=offer.made_up_sizes,
         scheduler=offer.scheduler,
         sends_output=True,
+        install=install,
     )

@@ -243,6 +243,20 @@ class Limits:
     """How long an ended job stays readable without accounting."""
 
 
+@dataclass(frozen=True, slots=True)
+class Install:
+    """
+    How hosts that keep their disks get another release.
+    """
+
+    release: ReleaseName
+    """What they then have."""
+    fetch: str
+    """Shell commands that bring what is needed onto the host and change nothing that runs; empty: none."""
+    install: str
+    """Shell commands after which the release's programs are in place. They may be run again."""
+
+
 @dataclass(frozen=True)
 class SlurmPlan:
     """
@@ -252,7 +266,7 @@ class SlurmPlan:
     cluster: str
     """ClusterName, from `words.cluster_name`."""
     release: ReleaseName
-    """What is installed on every host."""
+    """What is installed on every host; while an upgrade is under way, what the hosts have that were not reached yet."""
     heads: tuple[Host, ...]
     """The first holds slurmctld, slurmrestd and accounting; more take over from a shared state directory."""
     workers: tuple[Worker, ...]
@@ -295,15 +309,24 @@ class SlurmPlan:
     """Whether `layout.state_dir` is one file system of all heads."""
     sends_output: bool = False
     """Whether workers send what jobs print to whoever booted them, as there is no file system on which it could be read."""
+    install: Install | None = None
+    """The last upgrade: heads have its release, and everybody has where the plan's is the same. None where there was none."""
     hosts_file: bool = True
     """Whether /etc/hosts names all hosts of the cluster; if not, a name service must."""
 
     @property
     def words(self) -> Release:
         """
-        What the release calls things.
+        What the release calls things, in all that workers read too.
         """
         return RELEASES[self.release]
+
+    @property
+    def head_words(self) -> Release:
+        """
+        What the heads' own release calls things.
+        """
+        return RELEASES[self.install.release] if self.install else self.words
 
     @cached_property
     def shape_of(self) -> Mapping[str, Shape]:

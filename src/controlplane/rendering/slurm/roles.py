@@ -15,6 +15,7 @@ from controlplane.rendering.slurm.fabric import fabric_files
 from controlplane.rendering.slurm.files import Bundle, RenderedFile, Role, Script, text_file
 from controlplane.rendering.slurm.gres import gres_file
 from controlplane.rendering.slurm.hooks import hook_files
+from controlplane.rendering.slurm.inplace import release_files
 from controlplane.rendering.slurm.keys import ClusterKeys, jwt_file, munge_file
 from controlplane.rendering.slurm.outputs import output_files
 from controlplane.rendering.slurm.plan import Host, SlurmPlan, Worker
@@ -79,6 +80,8 @@ def plain_files(plan: SlurmPlan, role: Role, name: str) -> tuple[RenderedFile, .
 
 def _head_files(plan: SlurmPlan, head: Host) -> list[RenderedFile]:
     files = [*served_files(plan), *head_units(plan, head), *_names(plan)]
+    if plan.install:
+        files += release_files(plan, plan.install, "head", head_script(plan, head))
     return [*files, *accounting_files(plan)] if head == plan.heads[0] else files
 
 
@@ -88,6 +91,8 @@ def _login_files(plan: SlurmPlan) -> list[RenderedFile]:
         files += [conf_file(plan), *filter(None, (containers.plugstack_file(plan),))]
         # commands read the file at each call, and no daemon is there to be told
         files = [_quiet(each) for each in files]
+    if plan.install and plan.install.release == plan.release:
+        files += release_files(plan, plan.install, "login", login_script(plan))
     return files
 
 

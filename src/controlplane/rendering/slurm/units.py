@@ -74,7 +74,7 @@ def rest_command(plan: SlurmPlan, head: Host) -> tuple[str, ...]:
     """
     How slurmrestd is run on a head: one kind of authentication, and only plug-ins it can load.
     """
-    plugins = plan.words.rest_plugins_dbd if plan.accounting else plan.words.rest_plugins
+    plugins = plan.head_words.rest_plugins_dbd if plan.accounting else plan.head_words.rest_plugins
     return (
         f"{plan.layout.program_dir}/slurmrestd",
         *("-f", conf_path(plan)),
