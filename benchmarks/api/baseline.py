@@ -7,6 +7,7 @@ The baseline: the same two endpoints as anybody would write them first with Fast
 import hashlib
 import json
 import os
+from collections import Counter
 from collections.abc import Iterator
 from datetime import datetime
 from typing import Annotated, Any
@@ -41,6 +42,11 @@ class Out(BaseModel):
     model_config = ConfigDict(from_attributes=True)
 
 
+class ImageOut(Out):
+    image: str | None
+    count: int
+
+
 class NodeSetOut(Out):
     id: str
     name: str
@@ -50,6 +56,7 @@ class NodeSetOut(Out):
     gpus_per_node: int
     role: str
     image: str | None
+    images: list[ImageOut]
 
 
 class SpecOut(Out):
@@ -185,11 +192,14 @@ InProject = Annotated[Project, Depends(find_project)]
 
 def shown(row: Cluster) -> dict[str, Any]:
     ready: dict[str, int] = {}
+    images: dict[str, Counter[str | None]] = {}
     for member in row.members:
         if member.state == "active":
             ready[member.node_set_id] = ready.get(member.node_set_id, 0) + 1
+            images.setdefault(member.node_set_id, Counter())[member.image_id] += 1
     sets = [
         {"ready": ready.get(one.id, 0), "gpus_per_node": one.gpus, "image": one.image_id}
+        | {"images": [{"image": image, "count": count} for image, count in images.get(one.id, Counter()).items()]}
         | {name: getattr(one, name) for name in ("id", "name", "instance_type", "count", "role")}
         for one in row.node_sets
     ]

@@ -87,6 +87,7 @@ class Allocation(Base):
     cluster_id: Mapped[str]
     node_set_id: Mapped[str]
     state: Mapped[str]
+    image_id: Mapped[str | None]
 
 
 class Operation(Base):

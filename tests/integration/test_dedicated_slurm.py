@@ -38,6 +38,8 @@ class Head:
         self.commands: list[str] = []
         self.busy: set[str] = set()
         self.dead: set[str] = set()
+        self.release = "22.05.8"
+        self.versions: dict[str, str] = {}
 
     def take(self, files: list[dict[str, Any]]) -> None:
         """The host has fetched these; commands of what changed are run, each once."""
@@ -57,7 +59,10 @@ class Head:
             raise Unknown("connection refused")
         names = self.names()
         leaving = self.files["/etc/slurm/leaving"].split()
-        return ClusterView(cluster_id, tuple(MemberView(one, self._state(one, leaving), 8, 0) for one in names), None, ())
+        return ClusterView(cluster_id, tuple(self._member(one, leaving) for one in names), None, (), self.release)
+
+    def _member(self, name: str, leaving: list[str]) -> MemberView:
+        return MemberView(name, self._state(name, leaving), 8, 0, version=self.versions.get(name, "22.05.8"))
 
     def _state(self, name: str, leaving: list[str]) -> Any:
         if name in self.dead:

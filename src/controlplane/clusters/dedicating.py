@@ -23,9 +23,10 @@ from controlplane.rendering.slurm import offer as offers
 from controlplane.rendering.slurm.changes import UNITS, renewal
 from controlplane.rendering.slurm.files import COMMANDS, Bundle, RenderedFile, Role
 from controlplane.rendering.slurm.files import Script as RenderedScript
+from controlplane.rendering.slurm.inplace import program_path as upgrade_path
 from controlplane.rendering.slurm.keys import ClusterKeys, new_keys
 from controlplane.rendering.slurm.leaving import leaving_files, list_path, program_path
-from controlplane.rendering.slurm.plan import Host, Position, SlurmPlan, Worker
+from controlplane.rendering.slurm.plan import Host, Install, Position, SlurmPlan, Worker
 from controlplane.rendering.slurm.roles import key_files, plain_files
 from controlplane.rendering.slurm.scripts import head_script, login_script, worker_script
 from controlplane.rendering.slurm.settings import adapter_settings
@@ -149,7 +150,15 @@ def _plan(
     offer = offers.read_offer({offers.SETTING: facts["offer"]})
     assert offer is not None
     return offers.plan_of(
-        offer, cluster_id, worker_types, (head,), workers, logins, accounting=facts["accounting"], containers=facts["containers"]
+        offer,
+        cluster_id,
+        worker_types,
+        (head,),
+        workers,
+        logins,
+        accounting=facts["accounting"],
+        containers=facts["containers"],
+        install=Install(**facts["install"]) if facts.get("install") else None,
     )
 
 
@@ -183,7 +192,12 @@ def renew(session: Session, row: Any, stage: Stage, drain: Sequence[str] = ()) -
             continue
         before = known[one.blueprint_id]
         role, name = roles[one.id], host_name(first.instance_id)
-        files = _head(plan, name, before, drained) if role == "head" else tuple(map(_file, plain_files(plan, role, name)))
+        if role == "head":
+            files = _head(plan, name, before, drained)
+        else:
+            told = plain_files(plan, role, name)
+            on_change = _upgraded(plan, told, {each.path: each for each in before})
+            files = tuple(_file(each, on_change=on_change) for each in told)
         boots.rewrite_files(session, one.blueprint_id, files)
     nodes.direct(session, row["peer_id"], json.loads(json.dumps(adapter_settings(plan, dedicated=True).config)))
 
@@ -200,7 +214,7 @@ def _head(plan: SlurmPlan, name: str, before: Sequence[boots.NodeFile], drained:
         change = renewal(Bundle("head", name, was, ()), after, plan.words)
         if change.on_workers:
             raise BadPlan("a change of members never restarts workers", code="slurm_change_impossible")
-        told = " && ".join(change.commands)
+        told = _upgraded(plan, after.files, old) or " && ".join(change.commands)
         changed = {one.path for one in change.write}
         files = {
             path: boots.NodeFile(path, one.content, one.mode, one.owner, told) if path in changed else old[path]
@@ -210,6 +224,17 @@ def _head(plan: SlurmPlan, name: str, before: Sequence[boots.NodeFile], drained:
     files[list_path(plan)] = _file(listed, on_change=program_path(plan))
     files[program_path(plan)] = _file(program)
     return tuple(files[path] for path in sorted(files))
+
+
+def _upgraded(plan: SlurmPlan, files: Sequence[RenderedFile], old: Mapping[str, boots.NodeFile]) -> str | None:
+    """
+    What a running host does instead of all else when the files bring it to another release; None where they do not.
+    """
+    path = upgrade_path(plan)
+    fresh = next((one for one in files if one.path == path), None)
+    if fresh is None or not old or (path in old and old[path].content == fresh.content.decode()):
+        return None
+    return path
 
 
 def _as_rendered(stored: boots.NodeFile, now: RenderedFile) -> RenderedFile:

@@ -4,8 +4,9 @@ What the lifecycle engine asks of this room: snapshots for steps, and what an ou
 
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
+from typing import Any
 
-from sqlalchemy import bindparam, cast, func, select, update
+from sqlalchemy import ARRAY, Text, bindparam, cast, func, select, update
 from sqlalchemy.dialects.postgresql import JSONB
 from sqlalchemy.orm import Session
 
@@ -41,9 +42,11 @@ def apply(session: Session, results: Sequence[Result]) -> None:
     """
     _store(session, results)
     _roll(session, results)
+    following = _follow(session, results)
     for one in results:
         if isinstance(one.outcome.facts, ClusterFacts) and one.outcome.facts.renew:
-            dedicating.renew(session, one.claim.row, one.outcome.facts.renew, one.outcome.facts.drain)
+            row = {**one.claim.row, **following.get(one.claim.id, {})}
+            dedicating.renew(session, row, one.outcome.facts.renew, one.outcome.facts.drain)
     usable = {
         key: at for one in results if isinstance(one.outcome.facts, ClusterFacts) for key, at in one.outcome.facts.usable_at.items()
     }
@@ -111,7 +114,26 @@ def _roll(session: Session, results: Sequence[Result]) -> None:
             merged = (grown if new else ClusterRow.upgrade).op("||")(cast(dict(facts.roll), JSONB()))
             session.execute(update(ClusterRow).where(ClusterRow.id == cluster_id).values(upgrade=merged))
         if facts.stopped:
+            repository.name_images(session, cluster_id)
             supersede(session, cluster_id, "It was stopped as asked for.")
+
+
+def _follow(session: Session, results: Sequence[Result]) -> dict[str, dict[str, Any]]:
+    """
+    What is kept of releases is as was learnt; by cluster, what of its row is new.
+    """
+    fresh: dict[str, dict[str, Any]] = {}
+    for one in results:
+        facts = one.outcome.facts
+        if not isinstance(facts, ClusterFacts) or not facts.follow:
+            continue
+        install = ClusterRow.upgrade["install"]
+        told: Any = ClusterRow.slurm.op("||")(func.jsonb_build_object("install", install))
+        if facts.follow == "all":
+            told = func.jsonb_set(told, cast(["offer", "release"], ARRAY(Text)), install["release"])
+        changed = update(ClusterRow).where(ClusterRow.id == one.claim.id).values(slurm=told).returning(ClusterRow.slurm)
+        fresh[one.claim.id] = {"slurm": session.execute(changed).scalar_one()}
+    return fresh
 
 
 def _reinstall(session: Session, wanted: Mapping[str, Sequence[str]]) -> dict[str, list[str]]:

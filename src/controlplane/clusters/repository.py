@@ -41,8 +41,11 @@ def sets_of(session: Session, cluster_ids: Sequence[str]) -> dict[str, list[Node
 
 BESIDE = text(
     """
-    SELECT s.id, s.cluster_id, s.name, s.instance_type, s.count, s.gpus, s.role, s.image_id,
+    SELECT s.id, s.cluster_id, s.name, s.instance_type, s.count AS nodes, s.gpus, s.role, s.image_id,
       (SELECT count(*) FROM allocations a WHERE a.cluster_id = s.cluster_id AND a.state = 'active' AND a.node_set_id = s.id) AS ready,
+      (SELECT jsonb_object_agg(i.image, i.n) FROM (
+        SELECT coalesce(a.image_id, '') AS image, count(*) AS n FROM allocations a
+        WHERE a.cluster_id = s.cluster_id AND a.state = 'active' AND a.node_set_id = s.id GROUP BY 1) i) AS images,
       (SELECT o.id FROM operations o WHERE o.resource_id = s.cluster_id AND o.state IN ('pending', 'running', 'needs_attention')
       ) AS operation_id
     FROM node_sets s WHERE s.cluster_id = ANY(:ids) ORDER BY s.id
@@ -57,13 +60,11 @@ def read_beside(session: Session, cluster_ids: Sequence[str]) -> dict[str, tuple
     found: dict[str, tuple[list[SetView], dict[str, int], str | None]] = {one: ([], {}, None) for one in cluster_ids}
     if not cluster_ids:
         return found
-    for set_id, cluster_id, name, kind, count, gpus, role, image, ready_nodes, operation_id in session.execute(
-        BESIDE, {"ids": list(cluster_ids)}
-    ):
-        sets, ready, _ = found[cluster_id]
-        sets.append(SetView(set_id, name, kind, count, gpus, role, image))
-        ready[set_id] = ready_nodes
-        found[cluster_id] = (sets, ready, operation_id)
+    for one in session.execute(BESIDE, {"ids": list(cluster_ids)}):
+        sets, ready, _ = found[one.cluster_id]
+        sets.append(SetView(one.id, one.name, one.instance_type, one.nodes, one.gpus, one.role, one.image_id, one.images or {}))
+        ready[one.id] = one.ready
+        found[one.cluster_id] = (sets, ready, one.operation_id)
     return found
 
 
@@ -139,7 +140,15 @@ def snapshot(
         state_for_s=row.get("state_for_s", 0.0),
         dedicated=dedicated,
         roll=None if row["upgrade"] is None else read_roll(row["upgrade"]),
+        release="" if row["slurm"] is None else head_release(row["slurm"]),
     )
+
+
+def head_release(facts: Mapping[str, Any]) -> str:
+    """
+    The release that the head of a Slurm of one's own has, by what is kept with the cluster; others may have an older one.
+    """
+    return str((facts.get("install") or facts["offer"])["release"])
 
 
 def read_roll(told: Mapping[str, Any]) -> Roll:
@@ -185,6 +194,23 @@ def assign_user(session: Session, provider_id: str, users: Sequence[str], tenant
         if session.execute(statement.on_conflict_do_nothing().returning(ProviderUserRow.user)).first() is not None:
             return user
     return None
+
+
+NAME_IMAGES = text(
+    """
+    UPDATE node_sets s SET image_id = m.image FROM (
+      SELECT node_set_id, min(image_id) AS image FROM allocations WHERE cluster_id = :cluster AND state = 'active'
+      GROUP BY node_set_id HAVING count(DISTINCT coalesce(image_id, '')) = 1) m
+    WHERE s.id = m.node_set_id AND s.cluster_id = :cluster
+    """
+)
+
+
+def name_images(session: Session, cluster_id: str) -> None:
+    """
+    Each node set whose members all have the same image names that; one of several keeps what its next members get.
+    """
+    session.execute(NAME_IMAGES, {"cluster": cluster_id})
 
 
 def set_unplaced(session: Session, changes: Sequence[tuple[str, int]]) -> None:

@@ -175,10 +175,10 @@ def update_cluster(call: Call, project_id: str, cluster_id: str, body: ClusterPa
 def upgrade_cluster(call: Call, project_id: str, cluster_id: str, body: UpgradeIn) -> Reply:
     """
     For a Slurm of one's own: its workers are installed anew a few at a time, each drained first, and the next follow when they are in use
-    again. A worker that fails stops it until an operator lets it go on; cancelling the operation stops it between workers. The head and
-    the release of Slurm stay as they are. Needs If-Match.
+    again. With a release, the head is brought to it first, in place, while jobs run on without it for a while; logins come last. What fails
+    stops it until an operator lets it go on; cancelling the operation stops it between hosts. Needs If-Match.
     """
-    wish = upgrading.Wish(body.image, tuple(body.node_sets), body.max_unavailable, float(body.drain_timeout_s))
+    wish = upgrading.Wish(body.image, tuple(body.node_sets), body.max_unavailable, float(body.drain_timeout_s), body.release)
     view, operation_id = upgrading.upgrade_workers(call.session, call.principal, project_id, cluster_id, call.check_version, wish)
     return _accepted(call, view, operation_id)
 

@@ -6,6 +6,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field, SecretStr, StringConstraints
 
+from controlplane.rendering.slurm.releases import ReleaseName
 from controlplane.web.schemas import Body, Condition, Issue, Labels, Moment, Money, Name, Out, Status
 
 Kind = Literal["slurm", "baremetal", "kubernetes"]
@@ -142,6 +143,12 @@ class UpgradeIn(Body):
         examples=["img_01k5x7p3r8w2v6t9q4n0m1c2d3"],
     )
     node_sets: list[Name] = Field(default=[], max_length=16, description="Sets of workers; all of them where empty.")
+    release: ReleaseName | None = Field(
+        default=None,
+        description="Slurm's release that all hosts have in the end: the head first, in place, then workers, then logins in place."
+        " What is installed on workers must have it. Without one the release stays.",
+        examples=["23.11"],
+    )
     max_unavailable: int = Field(
         default=1, ge=1, le=64, description="Most workers that are out of use for it at a time.", examples=[1]
     )
@@ -154,6 +161,15 @@ class UpgradeIn(Body):
     )
 
 
+class ImageCount(Out):
+    """
+    How many instances have an image.
+    """
+
+    image: str | None = Field(description="Its id; null for those on whose disks none was installed.", examples=[None])
+    count: int = Field(description="How many.", examples=[4])
+
+
 class UpgradeOut(Out):
     """
     How far the last upgrade of workers is.
@@ -164,6 +180,8 @@ class UpgradeOut(Out):
     upgraded: int = Field(description="Workers that are done and in use again.", examples=[3])
     out_of_use: int = Field(description="Workers that are out of use for it now.", examples=[1])
     stopping: bool = Field(description="Whether its owner asked to stop.", examples=[False])
+    release: str | None = Field(description="Slurm's release that all hosts are to have; null where it stays.", examples=["23.11"])
+    head_upgraded: bool = Field(description="Whether the head has that release.", examples=[False])
 
 
 class NodeSetOut(Out):
@@ -178,7 +196,11 @@ class NodeSetOut(Out):
     ready: int = Field(description="How many are deployed.", examples=[4])
     gpus_per_node: int = Field(description="GPUs of each node.", examples=[8])
     role: SetRole = Field(description="worker; head or login of a Slurm of one's own.", examples=["worker"])
-    image: str | None = Field(description="The image on their disks; null where none is installed.", examples=[None])
+    image: str | None = Field(description="The image that new ones get; null where none is installed.", examples=[None])
+    images: list[ImageCount] = Field(
+        description="What those in use have: several while an upgrade is under way, or after one that was stopped.",
+        examples=[[{"image": None, "count": 4}]],
+    )
 
 
 class SlurmOut(Out):
@@ -186,7 +208,8 @@ class SlurmOut(Out):
     A Slurm of one's own.
     """
 
-    release: str = Field(description="Slurm's release.", examples=["24.11"])
+    release: str = Field(description="Slurm's release: the oldest that one of its hosts may have.", examples=["24.11"])
+    head_release: str = Field(description="The head's, which is later while an upgrade is not complete.", examples=["24.11"])
     accounting: bool = Field(description="Whether it keeps a history of jobs.", examples=[False])
     containers: bool = Field(description="Whether jobs may name container images.", examples=[False])
 
@@ -334,6 +357,7 @@ def cluster_out(view: Any) -> ClusterOut:
             gpus_per_node=one.gpus,
             role=one.role,
             image=one.image,
+            images=[ImageCount(image=image or None, count=count) for image, count in sorted(one.images.items())],
         )
         for one in view.sets
     ]
@@ -367,10 +391,17 @@ def _upgrade_out(told: dict[str, Any] | None) -> UpgradeOut | None:
         upgraded=len(told["done"]),
         out_of_use=len(told["batch"]),
         stopping=told["cancelled"],
+        release=(told.get("install") or {}).get("release"),
+        head_upgraded=told.get("head_done", False),
     )
 
 
 def _slurm_out(facts: dict[str, Any] | None) -> SlurmOut | None:
     if facts is None:
         return None
-    return SlurmOut(release=facts["offer"]["release"], accounting=facts["accounting"], containers=facts["containers"])
+    return SlurmOut(
+        release=facts["offer"]["release"],
+        head_release=(facts.get("install") or facts["offer"])["release"],
+        accounting=facts["accounting"],
+        containers=facts["containers"],
+    )

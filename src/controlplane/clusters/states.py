@@ -57,7 +57,7 @@ CLUSTER_STATES = StateTable(
             "moving",
             frozenset({"running"}) | DELETE,
             30 * 86400,
-            says="In use; its workers are installed anew a few at a time.",
+            says="In use; its hosts are upgraded a few at a time.",
         ),
         State("failed", "settled", DELETE, says="Could not be made; holds nothing and costs nothing."),
         State("deleting", "moving", frozenset({"deleted"}), 3600, None, True, "Being taken down; billing has ended."),
@@ -131,7 +131,9 @@ class SetView:
     role: str = "worker"
     """worker; head or login of a Slurm of its owner's own."""
     image: str | None = None
-    """What is written to their disks."""
+    """What is written to their disks from now on."""
+    images: Mapping[str, int] = field(default_factory=dict)
+    """What was written to the disks of those in use: how many have which image; an empty id: none."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -174,6 +176,10 @@ class Roll:
     """When the present part of it began, counted from when the cluster came to the state."""
     cancelled: bool = False
     """Whether its owner has asked to stop."""
+    install: Mapping[str, str] | None = None
+    """{release, fetch, install} where Slurm's release changes; none where it stays."""
+    head_done: bool = False
+    """Whether the head has that release."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -212,6 +218,8 @@ class ClusterSnapshot:
     """Whether it is a Slurm of its owner's own."""
     roll: Roll | None = None
     """How far its last upgrade is; none where there was none."""
+    release: str = ""
+    """What the head of a Slurm of its owner's own has; empty for others."""
 
     @property
     def lacking(self) -> int:
@@ -246,6 +254,8 @@ class ClusterFacts:
     """What of an upgrade's progress is new."""
     reinstall: tuple[str, ...] = ()
     """Allocations whose installation is to begin now."""
+    follow: Literal["", "head", "all"] = ""
+    """Who has the release of the upgrade from now on, as far as renewed files are concerned; empty: nobody who had not."""
     stopped: bool = False
     """Whether the operation ends as its owner wished: cancelled."""
     health: tuple[tuple[str, str, str], ...] = ()

@@ -1,9 +1,10 @@
 """
-Upgrading the workers of a Slurm of one's own: which of them, to what, and how carefully.
+Upgrading a Slurm of one's own: which workers, to what, how carefully, and whether the release changes on all hosts.
 """
 
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
+from typing import NoReturn
 
 from sqlalchemy import update
 from sqlalchemy.orm import Session
@@ -19,6 +20,10 @@ from controlplane.kit.access import Principal
 from controlplane.kit.errors import FieldError, Invalid
 from controlplane.kit.operations import NewOperation, start_operation
 from controlplane.nodes import service as nodes
+from controlplane.rendering.slurm import offer as offers
+from controlplane.rendering.slurm.releases import RELEASES, ReleaseName
+from controlplane.rendering.slurm.upgrades import upgrade_path
+from controlplane.rendering.slurm.words import BadPlan
 
 WORDS = "Workers are installed anew, a few at a time."
 RETURN_LIMIT_S = 1800.0
@@ -39,6 +44,8 @@ class Wish:
     """Most workers that may be out of use for it."""
     drain_limit_s: float = 14_400.0
     """How long running jobs are waited for."""
+    release: ReleaseName | None = None
+    """Slurm's release that all hosts have in the end; none: the one they have."""
 
 
 def upgrade_workers(
@@ -52,8 +59,10 @@ def upgrade_workers(
     """
     The upgrade is under way; the cluster and its operation's id are returned. Workers that join from now on have the new image.
 
+    With a release the head has it first, then the workers, then the logins.
+
     Raises NotFound, NotChangeable where the cluster is no Slurm of one's own or not in use, OperationActive, Invalid or NotReady for what
-    cannot be used.
+    cannot be used, Invalid for a release that is not offered or that cannot follow on the present one.
     """
     principal.check_project(project_id)
     row = repository.get_cluster(session, project_id, cluster_id, lock=True)
@@ -67,13 +76,42 @@ def upgrade_workers(
     chosen = _sets(session, row.id, wish.node_sets)
     if wish.image is not None:
         _take_image(session, principal, row, wish.image, chosen)
-    plan = Roll(tuple(one.id for one in chosen), wish.at_once, wish.drain_limit_s, RETURN_LIMIT_S)
+    install = None if wish.release is None else _install(session, row, wish.release)
+    plan = Roll(tuple(one.id for one in chosen), wish.at_once, wish.drain_limit_s, RETURN_LIMIT_S, install=install)
     session.execute(update(ClusterRow).where(ClusterRow.id == row.id).values(upgrade=asdict(plan)))
     before = row.state
     enter(session, row, "upgrading", WORDS)
     announce(session, row, before, "upgrading", WORDS)
     session.refresh(row)
     return view_of(session, row), operation_id
+
+
+def _install(session: Session, row: ClusterRow, release: ReleaseName) -> dict[str, str] | None:
+    """
+    How hosts get the release; None where all have it.
+    """
+    assert row.slurm is not None
+    head, oldest = repository.head_release(row.slurm), row.slurm["offer"]["release"]
+    if release == head == oldest:
+        return None
+    if head not in {oldest, release}:
+        _refuse("slurm_upgrade_unfinished", f"The head has {head} and others have {oldest}: the upgrade to {head} comes first.")
+    if oldest not in RELEASES[release].upgrades_from:
+        try:
+            way = " and then to ".join(upgrade_path(oldest, release))
+        except BadPlan:
+            _refuse("slurm_upgrade_impossible", f"No way leads from {oldest} to {release}.")
+        _refuse("slurm_upgrade_impossible", f"Slurm {release} does not understand {oldest}: upgrade to {way}.")
+    pool = next((one for one in nodes.read_pools(session, [row.site]) if one.id == row.provider_id), None)
+    offer = None if pool is None else offers.read_offer(pool.config)
+    how = None if offer is None else offer.upgrades.get(release)
+    if how is None:
+        _refuse("release_not_offered", f"The cluster's provider does not offer the way to Slurm {release}.")
+    return {"release": release, "fetch": how.fetch, "install": how.install}
+
+
+def _refuse(code: str, words: str) -> NoReturn:
+    raise Invalid(words, errors=[FieldError("body.release", code, words)])
 
 
 def _sets(session: Session, cluster_id: str, names: Sequence[str]) -> list[NodeSetRow]:

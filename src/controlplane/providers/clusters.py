@@ -119,6 +119,8 @@ class MemberView:
     """Whether the drain carries our reason prefix; a drain of an administrator is never undone."""
     up_since: datetime | None = None
     """When the peer first saw this member, under its token, up; evidence for the meter's start."""
+    version: str = ""
+    """Of the peer's own daemon on it, as it last registered, for example `23.11.4`; empty: the peer does not tell."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -135,6 +137,8 @@ class ClusterView:
     """When the peer first saw the cluster complete and answering (UTC, the peer's clock); evidence for the meter's start."""
     checks: tuple[Check, ...] = ()
     """Acceptance facts that the peer knows (every node answers, GPU count); see `Check`."""
+    version: str = ""
+    """The peer's own, for example `23.11.4`; empty: it was not asked."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -48,6 +48,7 @@ class Own:
                 Check("gpu_count", counted, gpu_words(nodes)),
                 Check("fabric_bandwidth", "not_measured", "Slurm does not measure the fabric"),
             ),
+            version=self._peer.release(),
         )
 
     def delete(self, cluster_id: str) -> None:

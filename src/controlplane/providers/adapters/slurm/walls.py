@@ -362,6 +362,7 @@ def member_view(ref: str, node: NodeRecord | None, jobs: int, names: Names) -> M
         jobs=jobs,
         reason=node.reason if node.drained or not node.answers else "",
         drained_by_us=node.drained and names.is_our_reason(node.reason),
+        version=node.version,
     )
 
 
