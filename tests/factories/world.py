@@ -17,7 +17,7 @@ from controlplane import bootstrap, seeding
 from controlplane.identity import service as identity
 from controlplane.kit.access import Principal
 from controlplane.kit.db import EVERYTHING, in_transaction
-from controlplane.kit.lifecycle import Driver
+from controlplane.kit.lifecycle import Driver, Tempo
 from controlplane.kit.secrets import Sealer
 from controlplane.providers.adapters.simulated.control import SimControl
 from controlplane.providers.toolbox import Toolbox
@@ -26,16 +26,17 @@ from tests.conftest import Database
 
 MASTER_KEY = "AAECAwQFBgcICQoLDA0ODxAREhMUFRYXGBkaGxwdHh8="
 DUE = """
-    SELECT kind, decided, extract(epoch FROM min(due_at) - cp_clock())::float8 AS pause_s, bool_and(endless) AS endless FROM (
-      SELECT 'node' AS kind, state, step, due_at, false AS endless,
-        false AS decided FROM nodes WHERE due_at IS NOT NULL
-      UNION ALL SELECT 'cluster', state, step, due_at, state IN ('running', 'degraded', 'placing'),
+    SELECT kind, decided,
+      extract(epoch FROM min(greatest(due_at, lease_until + make_interval(secs => CASE WHEN decided THEN 0 ELSE :grace END)))
+        - cp_clock())::float8 AS pause_s, bool_and(endless) AS endless FROM (
+      SELECT 'node' AS kind, due_at, lease_until, false AS endless, false AS decided FROM nodes WHERE due_at IS NOT NULL
+      UNION ALL SELECT 'cluster', due_at, lease_until, state IN ('running', 'degraded', 'placing'),
         state IN ('pending', 'placing', 'provisioning') OR state || '/' || step = 'updating/placing'
         FROM clusters WHERE due_at IS NOT NULL
-      UNION ALL SELECT 'job', state, step, due_at, false, state = 'queued' FROM jobs WHERE due_at IS NOT NULL
-      UNION ALL SELECT 'service', state, step, due_at, state IN ('running', 'degraded'), state = 'pending'
+      UNION ALL SELECT 'job', due_at, lease_until, false, state = 'queued' FROM jobs WHERE due_at IS NOT NULL
+      UNION ALL SELECT 'service', due_at, lease_until, state IN ('running', 'degraded'), state = 'pending'
         FROM services WHERE due_at IS NOT NULL
-      UNION ALL SELECT 'fabric_check', state, step, due_at, false, state = 'judging' FROM fabric_checks WHERE due_at IS NOT NULL) waiting
+      UNION ALL SELECT 'fabric_check', due_at, lease_until, false, state = 'judging' FROM fabric_checks WHERE due_at IS NOT NULL) waiting
     GROUP BY kind, decided, endless
 """
 
@@ -98,9 +99,9 @@ class World:
 
     def waiting(self) -> list[Any]:
         """
-        Seconds until work of each kind is due: (kind, decided, pause_s, endless).
+        Seconds until work of each kind can be had: (kind, decided, pause_s, endless). What somebody holds a lease on cannot.
         """
-        return self.rows(DUE)
+        return self.rows(DUE, grace=Tempo().grace_s)
 
     def tick(self) -> int:
         """
