@@ -1,5 +1,8 @@
 """
 The loop of one kind: claims are stepped in a bounded pool and applied as they finish, so that a slow provider holds up nobody else.
+
+A look that may find nothing costs one round trip: rows are only claimed when the database says that some are due. While steps are under
+way the loop sleeps until one has ended, somebody calls, or a row comes due by itself.
 """
 
 from __future__ import annotations
@@ -27,7 +30,7 @@ TROUBLE_PAUSE_S = 1.0
 
 class Pump:
     """
-    Drives one kind until it is stopped, and tells the others when it has done something, for their rows may be due by it. Holds nothing
+    Drives one kind until it is stopped, and tells the others when it has done something that their rows may be due by. Holds nothing
     that the database does not hold.
     """
 
@@ -47,22 +50,28 @@ class Pump:
         self._settings = settings
         self._pool = pool
         self._tell = tell
-        self._woken = threading.Event()
+        self._called = threading.Event()
+        """Somebody wants a look."""
+        self._stirred = threading.Event()
+        """Somebody wants a look, or a step has ended."""
         self._stopping = threading.Event()
         self._pending: dict[Future[Result], Claim] = {}
+        self._look_at = 0.0
+        """Monotonic time of the next look if nobody calls before."""
 
     def wake(self) -> None:
         """
         The next look comes at once.
         """
-        self._woken.set()
+        self._called.set()
+        self._stirred.set()
 
     def stop(self) -> None:
         """
         No new claim is made; steps under way are finished and applied.
         """
         self._stopping.set()
-        self._woken.set()
+        self._stirred.set()
 
     def run(self) -> None:
         """
@@ -75,26 +84,45 @@ class Pump:
                 log.exception("a turn failed", extra={"kind": self.driver.kind.name})
                 self._stopping.wait(TROUBLE_PAUSE_S)
                 continue
-            if busy:
-                self._tell()
-            elif not self._stopping.is_set():
+            if not busy:
                 self._pause()
 
     def turn(self) -> int:
         """
-        One look: decisions, new claims, finished steps; how much was done is returned.
+        What has ended is applied, and when a look is due, there are decisions and new claims; how much was done is returned.
         """
         done = self._collect()
         if self._stopping.is_set():
             return done
-        done += self.driver.decide(self._settings.claim_batch)
+        if done or self._called.is_set() or time.monotonic() >= self._look_at:
+            self._called.clear()  # before the look: a call that comes while it is under way is followed by another one
+            done += self._look()
+        return done
+
+    def _look(self) -> int:
+        self._look_at = 0.0  # stays if this fails: then it is tried again
+        due = self.driver.next_due_in_s()
+        if due is None or due > 0:
+            longest = self._settings.sweep_interval_s * random.uniform(0.8, 1.2)  # noqa: S311 - jitter, not a secret
+            self._look_at = time.monotonic() + (longest if due is None else min(longest, due))
+            return 0
+        decided = self.driver.decide(self._settings.claim_batch)
+        if decided:
+            self._tell()
+        claimed = self._claim()
+        self._look_at = time.monotonic() + (0.0 if decided or claimed else TAKEN_PAUSE_S)
+        return decided + claimed
+
+    def _claim(self) -> int:
         suspect = any(claim.attempts > SUSPECT for claim in self._pending.values())
         room = 0 if suspect else self._settings.claim_batch - len(self._pending)
         claims = self.driver.claim(room) if room > 0 else []
         claimed_at = time.monotonic()
         for claim in claims:
-            self._pending[self._pool.submit(self._step, claim, claimed_at)] = claim
-        return done + len(claims) + self._collect()
+            future = self._pool.submit(self._step, claim, claimed_at)
+            self._pending[future] = claim
+            future.add_done_callback(lambda _: self._stirred.set())
+        return len(claims)
 
     def _step(self, claim: Claim, claimed_at: float) -> Result:
         left = self._settings.lease_s - (time.monotonic() - claimed_at)
@@ -103,7 +131,7 @@ class Pump:
         return self.driver.step(claim, self._tools)
 
     def _collect(self) -> int:
-        if not self._pending:
+        if not any(future.done() for future in self._pending):
             return 0
         ended, _ = wait(self._pending, timeout=COLLECT_S)
         results = []
@@ -112,14 +140,23 @@ class Pump:
             results.append(future.result())
         self.driver.apply(results)
         self.finished += len(results)
+        if any(_is_news(one) for one in results):
+            self._tell()
         return len(results)
 
     def _pause(self) -> None:
-        if self._pending:
-            return
-        longest = self._settings.sweep_interval_s * random.uniform(0.8, 1.2)  # noqa: S311 - jitter, not a secret
-        due = self.driver.next_due_in_s()
-        if due is not None:
-            longest = min(longest, due if due > 0 else TAKEN_PAUSE_S)
-        self._woken.wait(longest)
-        self._woken.clear()
+        """
+        Returns when it is time for a look, and at once when somebody calls or a step ends.
+        """
+        if self._stopping.is_set():
+            self._stirred.wait(TROUBLE_PAUSE_S)
+        else:
+            self._stirred.wait(max(0.0, self._look_at - time.monotonic()))
+        self._stirred.clear()
+
+
+def _is_news(result: Result) -> bool:
+    """
+    Whether rows of other kinds may be due by it: a wait that brings no facts changes nothing but its own row.
+    """
+    return not isinstance(result.outcome, Wait) or result.outcome.facts is not None

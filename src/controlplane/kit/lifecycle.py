@@ -19,7 +19,7 @@ from sqlalchemy import Engine, RowMapping, Table, bindparam, text
 from sqlalchemy.orm import Session
 
 from controlplane.kit import crashpoints
-from controlplane.kit.db import EVERYTHING, in_transaction
+from controlplane.kit.db import EVERYTHING, Errand, in_transaction, run_errand
 from controlplane.kit.events import Event, Move, record
 from controlplane.kit.operations import Progress, advance
 from controlplane.kit.outcome import Advance, Fail, Gone, Outcome, Wait
@@ -165,14 +165,15 @@ class Driver:
             """
         )
         driven = sorted({*kind.steps, *(name.split("/")[0] for name in kind.decisions)})
-        self._next_sql = text(
-            f"""
+        next_sql = f"""
             SELECT extract(epoch FROM least(
               (SELECT min(greatest(due_at, lease_until + make_interval(secs => :grace)))
                FROM {rows} WHERE due_at <= {NOW} AND state = ANY(:driven)),
-              (SELECT due_at FROM {rows} WHERE due_at > {NOW} AND state = ANY(:driven) ORDER BY due_at LIMIT 1)) - cp_clock())::float8
+              (SELECT due_at FROM {rows} WHERE due_at > {NOW} AND state = ANY(:driven) ORDER BY due_at LIMIT 1)
+            ) - cp_clock())::float8 AS pause_s
             """
-        ).bindparams(driven=driven, grace=tempo.grace_s)
+        self._next = Errand.of(text(next_sql))
+        self._asked = {"driven": driven, "grace": tempo.grace_s}
         self._lock_sql = text(
             f"SELECT id, state, fence, wakes, reason, step, attention FROM {rows} WHERE id IN :ids ORDER BY id FOR UPDATE"
         ).bindparams(bindparam("ids", expanding=True))
@@ -285,14 +286,10 @@ class Driver:
     def next_due_in_s(self) -> float | None:
         """
         Seconds until there is a row to take, not above zero when there is one; None when there never is. A row that somebody has a
-        claim on is to be had when the claim lapses.
+        claim on is to be had when the claim lapses. One round trip.
         """
-
-        def work(session: Session) -> float | None:
-            seconds: float | None = session.execute(self._next_sql).scalar_one()
-            return seconds
-
-        return in_transaction(self._engine, EVERYTHING, work)
+        seconds: float | None = run_errand(self._engine, EVERYTHING, self._next, self._asked)[0].pause_s
+        return seconds
 
     def _walk(self, session: Session, claims: Sequence[Claim], paths: Mapping[str, Sequence[Outcome]]) -> None:
         stage = 0
