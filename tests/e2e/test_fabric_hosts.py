@@ -21,6 +21,7 @@ from tests.slurm_kit import SLOW
 pytestmark = [*SLOW[1:], pytest.mark.timeout(1800)]
 PATIENCE_S = 400.0
 MPIRUN = r"""
+own=0
 # Takes the agent and the hosts from its arguments, and starts the program on each by that agent.
 while [ $# -gt 0 ]; do
   case $1 in
@@ -31,10 +32,10 @@ while [ $# -gt 0 ]; do
   shift
 done
 for host in ${hosts//,/ }; do
-  name=$($agent "${host%:*}" hostname -I 2>>/var/log/mpirun.err) || own=1
-  echo "$host ${name:-here}" >>/var/log/mpirun.hosts
+  name=$($agent "${host%:*}" hostname -I 2>>/var/log/mpirun.err) || { name=here; own=$((own + 1)); }
+  echo "$host $name" >>/var/log/mpirun.hosts
 done
-[ "$(grep -c here /var/log/mpirun.hosts)" = 1 ] || { cat /var/log/mpirun.err >&2; exit 1; }
+[ "$own" = 1 ] || { cat /var/log/mpirun.err >&2; exit 1; }
 exec "$@"
 """
 
