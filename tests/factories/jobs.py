@@ -168,22 +168,36 @@ class JobWorld:
         number = len(self.customers) + 1
         one = Customer(new_id("ten"), new_id("prj"), new_id("clu"), f"user{number}")
         self.customers.append(one)
-        given = self._given(one) | {"node_set": new_id("nds"), "kind": kind, "state": state, "count": count or len(refs)}
+        self._insert(CUSTOMER, self._given(one))
+        self.add_cluster(one, refs, state=state, kind=kind, count=count)
+        return one
+
+    def add_cluster(
+        self, one: Customer, refs: Sequence[str], *, state: str = "running", kind: str = "slurm", count: int | None = None
+    ) -> str:
+        """
+        A cluster of the customer has these machines, in the database and at the provider: its usual one, or another where it has that.
+        """
+        cluster_id = new_id("clu") if one.instances else one.cluster
+        node_set = {"cluster": cluster_id, "node_set": new_id("nds"), "kind": kind, "state": state, "count": count or len(refs)}
+        given = self._given(one) | node_set
+        self._insert(CLUSTER, given)
         members = []
+        for ref in refs:
+            more = {"ref": ref, "node": new_id("nod"), "allocation": new_id("alc"), "instance": new_id("ins")}
+            one.instances[ref] = more["instance"]
+            members.append(Member(ref, 8, more["allocation"]))
+            self._insert(MEMBER, given | more)
+        if members:
+            spec = ClusterSpec(cluster_id, one.tenant, one.project, one.user, tuple(members))
+            self.tools.clusters(self.provider).apply_cluster(spec)
+        return cluster_id
+
+    def _insert(self, statements: Sequence[str], given: dict[str, Any]) -> None:
         with self.database.owner.begin() as connection:
             connection.execute(text("SELECT set_config('cp.scope', 'all', true)"))
-            for statement in (*CUSTOMER, *CLUSTER):
+            for statement in statements:
                 connection.execute(text(statement), given)
-            for ref in refs:
-                more = {"ref": ref, "node": new_id("nod"), "allocation": new_id("alc"), "instance": new_id("ins")}
-                one.instances[ref] = more["instance"]
-                members.append(Member(ref, 8, more["allocation"]))
-                for statement in MEMBER:
-                    connection.execute(text(statement), given | more)
-        if members:
-            spec = ClusterSpec(one.cluster, one.tenant, one.project, one.user, tuple(members))
-            self.tools.clusters(self.provider).apply_cluster(spec)
-        return one
 
     def _given(self, one: Customer) -> dict[str, Any]:
         return {

@@ -52,6 +52,23 @@ def test_a_job_starts_when_those_it_waits_for_have_succeeded(world: JobWorld) ->
     assert child.started_at >= parent.ended_at
 
 
+def test_a_job_waits_for_one_on_another_cluster(world: JobWorld) -> None:
+    """Of the same project: it starts on its own cluster when the other has ended on the other."""
+    other = world.add_cluster(world.customer, world.spare_refs[:1])
+    parent = world.order(LONG, cluster_id=other)
+    child = after(world, parent)
+    lost = world.order(QUICK, cluster_id=other, depends_on=[{"job_id": world.order(BAD)}])
+    world.until_state(parent, "running")
+    assert world.job(child).reason == f"Waits for {parent} to succeed."
+    done = world.until_state(child, "succeeded")
+    ended = world.job(parent)
+    assert (ended.cluster_id, done.cluster_id) == (other, world.customer.cluster)
+    assert ended.ended_at is not None
+    assert done.started_at is not None
+    assert done.started_at >= ended.ended_at
+    assert world.until_state(lost, "cancelled").issues[0]["code"] == "dependency_failed"
+
+
 @pytest.mark.parametrize("end", ["failed", "cancelled"])
 def test_what_can_never_start_is_cancelled_with_the_reason(world: JobWorld, end: str) -> None:
     """And so is what waits for it in turn; whoever only waits for an end starts."""
