@@ -22,6 +22,7 @@ from tests.kubernetes_kit import UNTIDY, KubernetesKit, kubectl, kubernetes_kit
 pytestmark = UNTIDY
 NODES = [f"gpu-{number:05d}" for number in range(4)]
 MOST_RUNS = 3
+SLOW = pytest.mark.skipif(os.environ.get("CONTROLPLANE_SLOW") != "1", reason="slow: runs with CONTROLPLANE_SLOW=1")
 MARK = "controlplane.internal/leaving"
 HERE = ("/etc/controlplane", "/etc/kubernetes", "/usr/local/lib/controlplane")
 
@@ -122,6 +123,7 @@ def test_workers_are_as_the_list_says(host: ControlPlane) -> None:
 
 
 @pytest.mark.slow
+@SLOW
 def test_who_stays_after_all_is_let_in_again(host: ControlPlane) -> None:
     """Our cordon is lifted, an owner's is not; a place that is not known any more has no label."""
     host.kit.ask("PATCH", f"/api/v1/nodes/{NODES[1]}", {"spec": {"unschedulable": True}})
@@ -138,6 +140,7 @@ def test_who_stays_after_all_is_let_in_again(host: ControlPlane) -> None:
 
 
 @pytest.mark.slow
+@SLOW
 def test_a_budget_is_respected_and_the_drain_goes_on_later(host: ControlPlane) -> None:
     """A pod that may not be evicted keeps its node cordoned and not drained; the run says that it is not done."""
     pod = {"containers": [{"name": "main", "image": "debian"}], "nodeName": NODES[0]}
