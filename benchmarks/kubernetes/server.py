@@ -1,0 +1,102 @@
+"""
+The kit's API emulator as a process of its own, with what it lacks for these figures: logs, a memory of all requests, and finished jobs.
+
+Run by the benchmark: `python benchmarks/kubernetes/server.py <port> <nodes> <job seconds> <finished jobs>`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import copy
+import importlib.util
+import sys
+from datetime import UTC, datetime
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+KIT = Path(__file__).resolve().parents[3] / "shared" / "kits" / "kubernetes" / "kube_emulator.py"
+LOGS = "/log"
+LEASES = "/kube-node-lease/leases/"
+
+
+def kit() -> ModuleType:
+    """
+    The kit's module, with the selector `status.successful` over `status.succeeded` as a server has it.
+    """
+    spec = importlib.util.spec_from_file_location("kube_emulator", KIT)
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    literally = module.dig
+
+    def dig(thing: Any, path: str) -> Any:
+        return str((thing.get("status") or {}).get("succeeded") or 0) if path == "status.successful" else literally(thing, path)
+
+    module.dig = dig  # type: ignore[attr-defined]
+    return module
+
+
+def equip(emulator: Any, module: ModuleType, finished: int) -> None:
+    """
+    Requests are remembered, logs told, kubelets alive, and lists show so many finished jobs with their pods once a first job has ended.
+    """
+    emulator.log = []
+    route, listed, past = emulator.route, emulator.list, {}
+
+    async def routed(request: Any) -> Any:
+        if request.path.endswith(LOGS):
+            await asyncio.sleep(0)
+            return module.web.Response(body=b"done\n")
+        if LEASES in request.path and request.method == "GET":
+            renewed = f"{datetime.now(UTC):%Y-%m-%dT%H:%M:%S.%fZ}"
+            return module.reply({"metadata": {"name": request.path.rpartition("/")[2]}, "spec": {"renewTime": renewed}})
+        return await route(request)
+
+    def lists(res: Any, namespace: Any, query: Any) -> Any:
+        if not past and finished:
+            past.update(_past(emulator, finished))
+        kept = emulator.data[res.key]
+        try:
+            emulator.data[res.key] = {**past.get(res.plural, {}), **kept}
+            return listed(res, namespace, query)
+        finally:
+            emulator.data[res.key] = kept
+
+    emulator.route, emulator.list = routed, lists
+
+
+def _past(emulator: Any, count: int) -> dict[str, dict[tuple[str, str], Any]]:
+    found: dict[str, dict[tuple[str, str], Any]] = {"jobs": {}, "pods": {}}
+    for plural, group in (("jobs", "batch"), ("pods", "")):
+        ended = [one for one in emulator.items(plural, group) if _is_over(one)]
+        for number in range(count if ended else 0):
+            made = copy.deepcopy(ended[0])
+            name = f"past-{number}"
+            made["metadata"] |= {
+                "name": name,
+                "uid": name,
+                "labels": {**made["metadata"]["labels"], "controlplane.internal/token": name},
+            }
+            found[plural][(made["metadata"]["namespace"], name)] = made
+    return found if found["jobs"] else {}
+
+
+def _is_over(thing: Any) -> bool:
+    status = thing.get("status") or {}
+    return status.get("phase") == "Succeeded" or bool(status.get("completionTime"))
+
+
+def main(port: str, nodes: str, job_s: str, finished: str) -> None:
+    """
+    Serves until it is ended.
+    """
+    module = kit()
+    emulator = module.Emulator(int(nodes), 8, 200_000, None, 0.01, float(job_s))
+    equip(emulator, module, int(finished))
+    module.web.run_app(emulator.app(), host="127.0.0.1", port=int(port), access_log=None, print=None, shutdown_timeout=0.2)
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])
