@@ -36,7 +36,7 @@ SHOWN_TO_SUSPENDED = {
     *("list_services", "get_service", "list_service_actions", "list_service_versions"),
     *("list_checkpoints", "list_job_checkpoints", "get_checkpoint", "get_checkpoint_policy"),
     *("list_operations", "get_operation"),
-    *("get_usage", "list_usage_intervals"),
+    *("get_usage", "list_usage_intervals", "list_work"),
     *("list_quotas", "get_project_quotas"),
     *("list_images", "get_image"),
 }

@@ -96,7 +96,7 @@ def test_a_secret_that_is_not_there_is_refused(world: ServiceWorld) -> None:
     assert told(world)["secret_env"] == {}
     drop(world)
     assert world.call("POST", f"{path}/actions/rollback", {})[1]["code"] == "secret_unknown"
-    change["spec"]["template"]["secrets"] = HUB  # type: ignore[assignment]
+    change["spec"]["template"]["secrets"] = HUB
     assert world.call("PATCH", path, change, If_Match=f'"{running["version"]}"')[1]["code"] == "secret_unknown"
 
 

@@ -22,7 +22,7 @@ WALLED = (
         "checkpoints",
         "checkpoint_policies",
     ),
-    *("services", "service_versions", "service_logs"),
+    *("services", "service_versions", "service_logs", "work_intervals"),
     *("meter_intervals", "operations", "state_history", "provider_users"),
 )
 

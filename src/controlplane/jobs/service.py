@@ -39,6 +39,7 @@ from controlplane.kit.ids import new_id
 from controlplane.kit.lifecycle import Claim, Result, wake
 from controlplane.kit.outcome import Advance, Fail, Outcome, Wait
 from controlplane.kit.paging import Page, PageAsk
+from controlplane.metering import service as metering
 
 
 def create_job(session: Session, principal: Principal, project_id: str, order: JobOrder) -> JobRow:
@@ -355,6 +356,7 @@ def apply(session: Session, results: Sequence[Result]) -> None:
     """
     told = [(one, facts) for one in results if (facts := _facts(one.outcome)) is not None]
     repository.store(session, [_columns(one, facts) for one, facts in told])
+    _meter(session, told)
     repository.add_pieces(session, [_piece(one, facts) for one, facts in told if facts.log])
     again = [(one, facts) for one, facts in told if facts.next_attempt]
     repository.begin_next_attempt(session, [{"id": one.claim.id, "resume_in_s": facts.resume_in_s} for one, facts in again])
@@ -370,6 +372,24 @@ def _leaves_place(result: Result) -> bool:
     """
     facts = result.outcome.facts
     return result.claim.state not in HELD and (_ends(result.outcome) or (isinstance(facts, JobFacts) and facts.next_attempt))
+
+
+def _meter(session: Session, told: Sequence[tuple[Result, JobFacts]]) -> None:
+    """
+    The GPU time of runs is kept as the scheduler tells it; what is over by our own reckoning has ended now.
+    """
+    runs, over = [], []
+    for one, facts in told:
+        row = one.claim.row
+        ends = _ends(one.outcome) or facts.next_attempt or (facts.requeues or 0) > row["attempt_requeues"]
+        if facts.started_at is not None:
+            gpus = row["spec"]["nodes"] * row["spec"]["gpus_per_node"]
+            where = (row["tenant_id"], row["project_id"], row["cluster_id"])
+            runs.append(metering.Work("job", one.claim.id, *where, gpus, facts.started_at, facts.ended_at))
+        if ends and (facts.started_at is None or facts.ended_at is None):
+            over.append(one.claim.id)
+    metering.note_runs(session, runs)
+    metering.end_runs(session, over)
 
 
 def _ends(outcome: Outcome) -> bool:

@@ -13,6 +13,39 @@ from controlplane.kit.clock import CpClock
 from controlplane.kit.db import Base
 
 
+class WorkRow(Base):
+    """
+    A job or a service held GPUs of its cluster over a half-open interval of UTC; open while a job's run goes on. Evidence, never billed.
+    """
+
+    __tablename__ = "work_intervals"
+    __table_args__ = (
+        CheckConstraint("kind IN ('job','service')", name="kind"),
+        CheckConstraint("gpus > 0", name="gpus"),
+        CheckConstraint(
+            "isempty(during) OR (lower_inc(during) AND NOT upper_inc(during) AND NOT lower_inf(during))", name="half_open"
+        ),
+        Index("ix_work_intervals_during", "tenant_id", "during", postgresql_using="gist"),
+    )
+
+    work_id: Mapped[str] = mapped_column(primary_key=True)
+    """The job or the service."""
+    part: Mapped[str] = mapped_column(primary_key=True)
+    """Its start in microseconds: a run of a job, or a time in which a service held so many GPUs."""
+    kind: Mapped[str]
+    """job or service."""
+    tenant_id: Mapped[str]
+    """Whose."""
+    project_id: Mapped[str]
+    """Its project."""
+    cluster_id: Mapped[str]
+    """Where it ran."""
+    gpus: Mapped[int]
+    """GPUs that it held."""
+    during: Mapped[Range[datetime]] = mapped_column(TSTZRANGE())
+    """[started, ended)."""
+
+
 class IntervalRow(Base):
     """
     One allocation was billable over a half-open interval of UTC; open while the upper bound is missing.

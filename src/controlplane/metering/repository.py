@@ -2,6 +2,7 @@
 Every statement on intervals and price lists.
 """
 
+import json
 from collections.abc import Sequence
 from datetime import datetime
 from typing import Any
@@ -14,7 +15,7 @@ from controlplane.kit.clock import CpClock
 from controlplane.kit.ids import new_id
 from controlplane.kit.paging import Page, PageAsk, fetch_page
 from controlplane.metering.models import IntervalRow, PriceBookRow, PriceRow
-from controlplane.metering.states import GroupKey, Opening, Price
+from controlplane.metering.states import GroupKey, Opening, Price, Work
 
 # The seller of a tenant is a fact of another room's rows, which foreign keys and walls already lean on.
 TENANTS = table("tenants", column("id"), column("reseller_id"))
@@ -39,6 +40,27 @@ UPDATE meter_intervals
 SET during = tstzrange(lower(during), greatest(lower(during), CAST(:at AS timestamptz)), '[)'), closed_by = :evidence
 WHERE allocation_id = ANY(CAST(:allocations AS text[])) AND upper_inf(during)
 RETURNING allocation_id""")
+
+GIVEN = """
+WITH given AS (SELECT * FROM jsonb_to_recordset(CAST(:works AS jsonb)) AS g(kind text, work_id text, part text, tenant_id text,
+  project_id text, cluster_id text, gpus bigint, since timestamptz, until timestamptz) WHERE gpus > 0), """
+RANGE = "tstzrange(g.since, CASE WHEN g.until IS NOT NULL THEN greatest(g.since, g.until) END, '[)')"
+WORK_COLUMNS = "work_id, part, kind, tenant_id, project_id, cluster_id, gpus"
+# A run that nobody saw end has ended when the next one began.
+RUNS = text(f"""{GIVEN} ended AS (
+  UPDATE work_intervals w SET during = tstzrange(lower(w.during), greatest(lower(w.during), least(g.since, cp_clock())), '[)')
+  FROM given g WHERE w.work_id = g.work_id AND w.part <> g.part AND upper_inf(w.during))
+INSERT INTO work_intervals ({WORK_COLUMNS}, during) SELECT {WORK_COLUMNS}, {RANGE} FROM given g
+ON CONFLICT (work_id, part) DO UPDATE SET during = EXCLUDED.during, gpus = EXCLUDED.gpus
+  WHERE work_intervals.during <> EXCLUDED.during OR work_intervals.gpus <> EXCLUDED.gpus""")
+END_RUNS = text("""
+UPDATE work_intervals SET during = tstzrange(lower(during), greatest(lower(during), cp_clock()), '[)')
+WHERE work_id = ANY(CAST(:works AS text[])) AND upper_inf(during)""")
+SPANS = text(f"""{GIVEN} grown AS (
+  UPDATE work_intervals w SET during = tstzrange(lower(w.during), g.until, '[)')
+  FROM given g WHERE w.work_id = g.work_id AND w.gpus = g.gpus AND upper(w.during) = g.since AND g.until > g.since RETURNING w.work_id)
+INSERT INTO work_intervals ({WORK_COLUMNS}, during) SELECT {WORK_COLUMNS}, {RANGE} FROM given g
+WHERE g.until > g.since AND g.work_id NOT IN (SELECT work_id FROM grown) ON CONFLICT DO NOTHING""")
 
 # A seller's time is cut where its own list or the platform's changes; in each piece both are fixed, and the seller's row wins.
 PRICING = """
@@ -162,6 +184,59 @@ FROM timed GROUP BY {selected}currency ORDER BY {selected}currency LIMIT :most""
         "most": most,
     }
     return session.execute(text(query), parameters).all()
+
+
+def note_runs(session: Session, works: Sequence[Work]) -> None:
+    """
+    The runs of jobs stand as given; a run that was open before another one has ended.
+    """
+    session.execute(RUNS, {"works": json.dumps([one.document() for one in works])})
+
+
+def end_runs(session: Session, work_ids: Sequence[str]) -> None:
+    """
+    No run of these is open any more: what was, has ended now.
+    """
+    session.execute(END_RUNS, {"works": list(work_ids)})
+
+
+def note_spans(session: Session, works: Sequence[Work]) -> None:
+    """
+    The times of services are kept; one that goes on where the last ended, with as many GPUs, makes it longer.
+    """
+    session.execute(SPANS, {"works": json.dumps([one.document() for one in works])})
+
+
+def work(
+    session: Session,
+    *,
+    from_: datetime,
+    to: datetime,
+    tenant_id: str,
+    project_id: str | None,
+    cluster_id: str | None,
+    after: str,
+    most: int,
+) -> Sequence[Row[Any]]:
+    """
+    GPU microseconds of each job and service in the window, by id, `most` at most; open runs count up to now.
+    """
+    filters = "".join(
+        f" AND w.{name} = :{name}" for name, value in (("project_id", project_id), ("cluster_id", cluster_id)) if value is not None
+    )
+    query = f"""
+WITH clock AS MATERIALIZED (SELECT cp_clock() AS now), clipped AS (
+  SELECT w.kind, w.work_id, w.project_id, w.cluster_id, w.gpus,
+    tstzrange(lower(w.during), coalesce(upper(w.during), greatest(lower(w.during), clock.now)), '[)')
+      * tstzrange(:from_, :to, '[)') AS span
+  FROM clock, work_intervals w
+  WHERE w.tenant_id = :tenant_id AND w.work_id > :after AND w.during && tstzrange(:from_, :to, '[)'){filters}
+)
+SELECT kind, work_id, project_id, cluster_id,
+  sum(gpus * (extract(epoch FROM upper(span) - lower(span)) * 1000000)::bigint) AS gpu_us
+FROM clipped WHERE NOT isempty(span) GROUP BY kind, work_id, project_id, cluster_id ORDER BY work_id LIMIT :most"""
+    given = {"from_": from_, "to": to, "tenant_id": tenant_id, "project_id": project_id, "cluster_id": cluster_id}
+    return session.execute(text(query), given | {"after": after, "most": most}).all()
 
 
 def intervals(

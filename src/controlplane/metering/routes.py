@@ -23,6 +23,7 @@ from controlplane.metering.schemas import (
     To,
     UsageOut,
     UsageReport,
+    WorkOut,
 )
 from controlplane.web.call import Call, Reply
 from controlplane.web.endpoint import endpoint
@@ -80,6 +81,38 @@ def list_usage_intervals(
         call.session, PageAsk(limit, page_token), window, tenant_id=call.principal.tenant_id, project_id=mine, cluster_id=cluster_id
     ).map(IntervalOut.of)
     return ListOf[IntervalOut](items=list(page.items), next_page_token=page.next_page_token)
+
+
+@endpoint(
+    router,
+    "GET",
+    "/v1/usage/work",
+    permission="usage:read",
+    answer=ListOf[WorkOut],
+    summary="Show what jobs and services used",
+    works_suspended=True,
+)
+def list_work(
+    call: Call,
+    from_: From = None,
+    to: To = None,
+    project_id: IdFilter = None,
+    cluster_id: IdFilter = None,
+    limit: PageLimit = 50,
+    page_token: PageToken = None,
+) -> ListOf[WorkOut]:
+    """
+    A line for each job and service that held GPUs inside `[from, to)`, beside what was metered for its cluster. Only the latter is
+    billed. Runs that go on count up to now, services up to the last look at them.
+    """
+    if project_id is not None:
+        call.principal.check_project(project_id)
+    mine = project_id or call.principal.project_id or None
+    window, ask = service.window(call.session, from_, to), PageAsk(limit, page_token)
+    page = service.work(call.session, ask, window, tenant_id=call.principal.tenant_id, project_id=mine, cluster_id=cluster_id).map(
+        WorkOut.of
+    )
+    return ListOf[WorkOut](items=list(page.items), next_page_token=page.next_page_token)
 
 
 @endpoint(

@@ -9,7 +9,7 @@ from typing import Annotated, Literal
 from fastapi import Query
 from pydantic import AfterValidator, AwareDatetime, BeforeValidator, Field, StringConstraints
 
-from controlplane.metering.states import CurrentPrice, Interval, Price, PriceBook, UsageRow
+from controlplane.metering.states import CurrentPrice, Interval, Price, PriceBook, UsageRow, WorkLine
 from controlplane.web.schemas import Body, Moment, Money, Out, check_moment
 
 EARLIEST, LATEST = datetime(2000, 1, 1, tzinfo=UTC), datetime(2200, 1, 1, tzinfo=UTC)
@@ -119,6 +119,38 @@ class UsageOut(Out):
             node_seconds=seconds(row.node_us),
             cost=[money(one.amount, one.currency) for one in row.costs],
             unpriced_gpu_seconds=seconds(row.unpriced_gpu_us),
+        )
+
+
+class WorkOut(Out):
+    """
+    What one job or service used.
+    """
+
+    kind: str = Field(description="job or service.", examples=["job"])
+    id: str = Field(description="The job or the service.", examples=["job_01k5x7p3r8w2v6t9q4n0m1c2d3"])
+    project_id: str = Field(description="Its project.", examples=["prj_01k5x7p3r8w2v6t9q4n0m1c2d3"])
+    cluster_id: str = Field(description="Where it ran.", examples=["clu_01k5x7p3r8w2v6t9q4n0m1c2d3"])
+    gpu_seconds: str = Field(
+        description="GPU-seconds that its runs or replicas held. Not billed: the cluster's nodes are.", examples=["7200.000000"]
+    )
+    cluster_gpu_seconds: str = Field(
+        description="GPU-seconds that were metered for the whole cluster in the same window, which are what is billed.",
+        examples=["115200.000000"],
+    )
+
+    @classmethod
+    def of(cls, line: WorkLine) -> "WorkOut":
+        """
+        The line on the wire.
+        """
+        return cls(
+            kind=line.kind,
+            id=line.work_id,
+            project_id=line.project_id,
+            cluster_id=line.cluster_id,
+            gpu_seconds=seconds(line.gpu_us),
+            cluster_gpu_seconds=seconds(line.cluster_gpu_us),
         )
 
 

@@ -14,7 +14,7 @@ from sqlalchemy.orm import Session
 from controlplane.catalog import service as catalog
 from controlplane.kit.errors import FieldError, Invalid, NotFound
 from controlplane.kit.ids import new_id
-from controlplane.kit.paging import Page, PageAsk
+from controlplane.kit.paging import Page, PageAsk, decode_token, encode_token
 from controlplane.metering import repository
 from controlplane.metering.errors import PriceInPast
 from controlplane.metering.models import IntervalRow, PriceBookRow, PriceRow
@@ -31,6 +31,8 @@ from controlplane.metering.states import (
     PriceBook,
     UsageRow,
     Window,
+    Work,
+    WorkLine,
 )
 
 __all__ = [
@@ -45,16 +47,22 @@ __all__ = [
     "PriceBook",
     "UsageRow",
     "Window",
+    "Work",
+    "WorkLine",
     "close_intervals",
     "create_price_book",
     "current_prices",
+    "end_runs",
     "estimate",
     "group_keys",
     "list_intervals",
     "list_price_books",
+    "note_runs",
+    "note_spans",
     "open_intervals",
     "usage",
     "window",
+    "work",
 ]
 
 LONGEST_BY_DAY = timedelta(days=400)
@@ -128,6 +136,63 @@ def usage(
         )
         for group, parts in groups.items()
     ]
+
+
+def note_runs(session: Session, works: Iterable[Work]) -> None:
+    """
+    Runs of jobs are known as given: what was told before of a run with the same start is replaced, and an older one that was open has
+    ended. Evidence of use beside the meter; nothing of it is billed.
+    """
+    held = [one for one in works if one.gpus > 0]
+    if held:
+        repository.note_runs(session, held)
+
+
+def end_runs(session: Session, work_ids: Iterable[str]) -> None:
+    """
+    What was open of these has ended now. Repeats change nothing.
+    """
+    ids = sorted(set(work_ids))
+    if ids:
+        repository.end_runs(session, ids)
+
+
+def note_spans(session: Session, works: Iterable[Work]) -> None:
+    """
+    A service held so many GPUs from one look to the next. Evidence of use beside the meter; nothing of it is billed.
+    """
+    held = [one for one in works if one.gpus > 0 and one.until is not None and one.until > one.since]
+    if held:
+        repository.note_spans(session, held)
+
+
+def work(
+    session: Session, ask: PageAsk, within: Window, *, tenant_id: str, project_id: str | None, cluster_id: str | None
+) -> Page[WorkLine]:
+    """
+    A page of what the tenant's jobs and services used in the window, by id, each beside what was metered for its cluster.
+    """
+    after = "" if ask.token is None else decode_token(ask.token)
+    rows = repository.work(
+        session,
+        from_=within.from_,
+        to=within.to,
+        tenant_id=tenant_id,
+        project_id=project_id,
+        cluster_id=cluster_id,
+        after=after,
+        most=ask.limit + 1,
+    )
+    kept = rows[: ask.limit]
+    metered = (
+        usage(session, tenant_id, from_=within.from_, to=within.to, group_by=["cluster"], project_id=project_id) if kept else []
+    )
+    of_cluster = {one.cluster_id: one.gpu_us for one in metered}
+    lines = tuple(
+        WorkLine(row.kind, row.work_id, row.project_id, row.cluster_id, int(row.gpu_us), of_cluster.get(row.cluster_id, 0))
+        for row in kept
+    )
+    return Page(lines, encode_token(kept[-1].work_id) if len(rows) > len(kept) else None)
 
 
 def window(session: Session, from_: datetime | None, to: datetime | None) -> Window:

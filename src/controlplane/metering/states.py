@@ -4,16 +4,68 @@ The words of the room: what was held, for how long, and at what price. No state 
 Seconds are whole microseconds as the database keeps them, and money is a decimal; both are summed without rounding.
 """
 
-from dataclasses import dataclass
-from datetime import date, datetime
+from dataclasses import asdict, dataclass
+from datetime import UTC, date, datetime, timedelta
 from decimal import Decimal, localcontext
-from typing import Literal
+from typing import Any, Literal
 
 Mode = Literal["on_demand", "reserved", "spot"]
 GroupKey = Literal["tenant", "project", "cluster", "instance_type", "day", "site"]
 GROUP_KEYS: tuple[GroupKey, ...] = ("tenant", "project", "cluster", "instance_type", "day", "site")
 MICROSECONDS_PER_HOUR = 3_600_000_000
 EXACT_DIGITS = 60
+
+
+@dataclass(frozen=True, slots=True)
+class Work:
+    """
+    A job or a service that held GPUs from one moment on.
+    """
+
+    kind: Literal["job", "service"]
+    """Which."""
+    work_id: str
+    """Its id."""
+    tenant_id: str
+    """Whose."""
+    project_id: str
+    """Its project."""
+    cluster_id: str
+    """Where."""
+    gpus: int
+    """GPUs that it held; none are no work."""
+    since: datetime
+    """From when on."""
+    until: datetime | None
+    """Up to when; None: it goes on."""
+
+    def document(self) -> dict[str, Any]:
+        """
+        As it is sent to the database.
+        """
+        since, until = self.since.astimezone(UTC), None if self.until is None else self.until.astimezone(UTC)
+        part = str((since - datetime(1970, 1, 1, tzinfo=UTC)) // timedelta(microseconds=1))
+        return {**asdict(self), "part": part, "since": since.isoformat(), "until": until and until.isoformat()}
+
+
+@dataclass(frozen=True, slots=True)
+class WorkLine:
+    """
+    The GPU time of one job or service in a window, beside what was metered for its cluster.
+    """
+
+    kind: str
+    """job or service."""
+    work_id: str
+    """Its id."""
+    project_id: str
+    """Its project."""
+    cluster_id: str
+    """Where it ran."""
+    gpu_us: int
+    """GPU time, in microseconds."""
+    cluster_gpu_us: int
+    """GPU time of the nodes that its cluster held in the same window, whoever used them."""
 
 
 @dataclass(frozen=True, slots=True)

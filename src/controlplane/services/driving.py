@@ -4,6 +4,7 @@ What the lifecycle engine asks of this room: who may be brought up, what steps n
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from datetime import datetime
 from typing import Any
 
 from sqlalchemy.orm import Session
@@ -13,6 +14,7 @@ from controlplane.clusters.states import HOME_LOST, HOME_READY, Home
 from controlplane.jobs import service as jobs
 from controlplane.kit.lifecycle import Claim, Result
 from controlplane.kit.outcome import Advance, Fail, Gone, Outcome, Wait
+from controlplane.metering import service as metering
 from controlplane.services import repository
 from controlplane.services.models import ServiceVersionRow
 from controlplane.services.states import MOST_KEPT, ServiceFacts, ServiceSnapshot
@@ -93,7 +95,11 @@ def apply(session: Session, results: Sequence[Result]) -> None:
     What steps and decisions learnt is stored with the moves they made, in bulk; of services that are gone no output is kept.
     """
     told = [(one.claim, facts) for one in results if isinstance(facts := one.outcome.facts, ServiceFacts)]
-    repository.store(session, [_columns(claim, facts) for claim, facts in told if facts.observed])
+    seen = [(claim, facts) for claim, facts in told if facts.observed]
+    if seen:
+        now = repository.clock(session)
+        metering.note_spans(session, [_span(claim, now) for claim, _ in seen if claim.row["seen_at"] is not None])
+        repository.store(session, [_columns(claim, facts) for claim, facts in seen], now)
     ends = [
         {"id": claim.id, "number": claim.row["current_version"], "outcome": facts.outcome} for claim, facts in told if facts.outcome
     ]
@@ -105,6 +111,12 @@ def apply(session: Session, results: Sequence[Result]) -> None:
     repository.store_outcomes(session, ends)
     repository.store_tails(session, [_tail(claim, one) for claim, facts in told for one in facts.tails])
     repository.forget_tails(session, [one.claim.id for one in results if isinstance(one.outcome, Gone)])
+
+
+def _span(claim: Claim, now: datetime) -> metering.Work:
+    row = claim.row
+    where = (row["tenant_id"], row["project_id"], row["cluster_id"])
+    return metering.Work("service", claim.id, *where, row["gpus_held"], row["seen_at"], now)
 
 
 def _columns(claim: Claim, facts: ServiceFacts) -> dict[str, Any]:

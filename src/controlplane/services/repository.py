@@ -159,8 +159,8 @@ STORE = text(
       seen = f.seen, aimed_at = f.wanted, address = CASE WHEN f.address = '' THEN s.address ELSE f.address END,
       trouble = f.trouble, next_tail = f.next_tail,
       gpu_microseconds = s.gpu_microseconds + s.gpus_held * greatest(0,
-        CAST(extract(epoch FROM cp_clock() - coalesce(s.seen_at, cp_clock())) * 1000000 AS bigint)),
-      gpus_held = f.gpus, seen_at = cp_clock(),
+        CAST(extract(epoch FROM CAST(:now AS timestamptz) - coalesce(s.seen_at, CAST(:now AS timestamptz))) * 1000000 AS bigint)),
+      gpus_held = f.gpus, seen_at = CAST(:now AS timestamptz),
       version = s.version + CASE WHEN s.seen IS DISTINCT FROM f.seen OR s.aimed_at <> f.wanted OR s.trouble <> f.trouble THEN 1 ELSE 0 END
     FROM jsonb_to_recordset(CAST(:facts AS jsonb)) AS f(
       id text, seen jsonb, wanted bigint, address text, trouble text, next_tail bigint, gpus bigint)
@@ -180,12 +180,11 @@ OLD = text("DELETE FROM service_logs WHERE service_id IN :ids AND at < cp_clock(
 )
 
 
-def store(session: Session, facts: Sequence[Mapping[str, Any]]) -> None:
+def store(session: Session, facts: Sequence[Mapping[str, Any]], now: datetime) -> None:
     """
-    What was seen of the services stands in their rows, and GPU time was counted up to now; one statement for all.
+    What was seen of the services at the moment stands in their rows, and GPU time was counted up to it; one statement for all.
     """
-    if facts:
-        session.execute(STORE, {"facts": json.dumps(list(facts))})
+    session.execute(STORE, {"facts": json.dumps(list(facts)), "now": now})
 
 
 def store_outcomes(session: Session, facts: Sequence[Mapping[str, Any]]) -> None:
