@@ -5,6 +5,7 @@ themselves before what anybody believes, and what a stopped upgrade leaves behin
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 from typing import Any
 
@@ -25,6 +26,7 @@ from tests.integration.test_dedicated_slurm import members, order, wanted
 from tests.integration.test_image_orders import STAGES, image
 from tests.integration.test_slurm_upgrades import Seen, cluster_of, deployed, ends, operation, upgrade
 
+SLOW = pytest.mark.skipif(os.environ.get("CONTROLPLANE_SLOW") != "1", reason="slow: runs with CONTROLPLANE_SLOW=1")
 PROGRAM = "/usr/local/libexec/slurm/follow-release"
 UPGRADES = {"23.11": {"fetch": "bring it", "install": "put it"}, "24.11": {"install": "put it"}}
 
@@ -132,6 +134,8 @@ def test_a_release_comes_to_the_head_then_to_workers_then_to_logins(world: World
     assert rack.cut == set()
 
 
+@pytest.mark.slow
+@SLOW
 def test_a_head_that_does_not_get_the_release_stops_it_before_any_worker(world: World) -> None:
     """Its report alone is not believed: what its Slurm says is. A person sees it; with the release there, the upgrade goes on."""
     rack = racked(world)
@@ -145,6 +149,8 @@ def test_a_head_that_does_not_get_the_release_stops_it_before_any_worker(world: 
     assert ends(rack, begun).state == "succeeded"
 
 
+@pytest.mark.slow
+@SLOW
 def test_a_worker_with_another_release_stops_it_and_is_installed_once_more(world: World) -> None:
     """The first worker comes back with the old release: a person is told which, the other keeps its work; resumed, it is tried again."""
     rack = racked(world, workers=2)
@@ -171,6 +177,8 @@ def test_without_a_release_workers_must_be_what_the_head_serves(world: World) ->
     assert "(24.11.5) came back without Slurm 22.05" in seen.error["message"]
 
 
+@pytest.mark.slow
+@SLOW
 def test_stopped_at_the_head_it_is_finished_there_and_may_go_on_later(world: World) -> None:
     """A head under way gets its release, no worker is touched and logins are not; the same upgrade again does only what is left."""
     rack = racked(world, login=True)
