@@ -64,6 +64,10 @@ RESTLESS = """
         SELECT * FROM state_history h WHERE h.resource_id = nodes.id ORDER BY at DESC LIMIT 12) h) AS history
     FROM nodes WHERE state <> 'available'
 """
+OUTLIVING = """
+    SELECT 1 FROM services s JOIN clusters c ON c.id = s.cluster_id WHERE s.state IN ('running', 'degraded') AND c.state = 'deleted'
+"""
+SERVICE_LOOK_S = 20.0
 RESUME = """
     UPDATE {table} SET attention = '', attempts = 0, due_at = cp_clock(), deadline_at = cp_clock() + interval '4 hours'
     WHERE attention <> '' AND state NOT IN ('quarantined', 'available')
@@ -204,7 +208,7 @@ class Schedule:
         """
         for _ in range(CALM_ROUNDS):
             self.world.settle()
-            if not self._see_to_what_asks() + self._reap():
+            if not self._see_to_what_asks() + self._reap() + self._outlive():
                 return
         raise AssertionError(f"it asks for a person again and again: {self.world.rows(RESTLESS)}")
 
@@ -216,6 +220,15 @@ class Schedule:
             return 0
         self.world.clock.advance(130)
         return reap(self.world.engine, self.world.tools)
+
+    def _outlive(self) -> int:
+        """
+        Services whose clusters are gone see that at their next look, which nothing else waits for; how many that are is returned.
+        """
+        left = len(self.world.rows(OUTLIVING))
+        if left:
+            self.world.clock.advance(SERVICE_LOOK_S)
+        return left
 
     def _see_to_what_asks(self) -> int:
         return self._resume() + self._lift_holds()
