@@ -4,6 +4,7 @@ What every test may ask for: a real Postgres, migrated once per test process and
 
 from __future__ import annotations
 
+import gc
 import os
 import secrets
 import tempfile
@@ -157,6 +158,15 @@ class VirtualClock:
         with self._database.owner.begin() as connection:
             for statement in statements:
                 connection.exec_driver_sql(statement)
+
+
+def pytest_collection_finish() -> None:
+    """
+    All that is loaded by now stays to the end, so it is looked through for garbage once and never again; what tests make, more seldom.
+    """
+    gc.collect()
+    gc.freeze()
+    gc.set_threshold(20_000, 20, 50)
 
 
 @pytest.fixture(scope="session")
