@@ -166,7 +166,9 @@ class ImageCount(Out):
     How many instances have an image.
     """
 
-    image: str | None = Field(description="Its id; null for those on whose disks none was installed.", examples=[None])
+    image: str | None = Field(
+        description="Its id; null for those on whose disks none was installed.", examples=["img_01k5x7p3r8w2v6t9q4n0m1c2d3"]
+    )
     count: int = Field(description="How many.", examples=[4])
 
 
@@ -199,7 +201,7 @@ class NodeSetOut(Out):
     image: str | None = Field(description="The image that new ones get; null where none is installed.", examples=[None])
     images: list[ImageCount] = Field(
         description="What those in use have: several while an upgrade is under way, or after one that was stopped.",
-        examples=[[{"image": None, "count": 4}]],
+        examples=[[{"image": "img_01k5x7p3r8w2v6t9q4n0m1c2d3", "count": 4}]],
     )
 
 
