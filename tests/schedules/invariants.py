@@ -34,6 +34,10 @@ STUCK = """
       UNION ALL SELECT 'service', id, state, reason, attention, deadline_at FROM services) r
     WHERE attention = '' AND deadline_at < cp_clock()
 """
+RESTING = """
+    SELECT s.id, s.turn FROM services s JOIN clusters c ON c.id = s.cluster_id
+    WHERE s.state = 'running' OR (s.state = 'suspended' AND c.state <> 'deleted')
+"""
 
 
 def broken_promises(world: World) -> list[str]:
@@ -76,10 +80,11 @@ def _ownership(world: World, ledger: Any) -> list[str]:
 
 def _untold(world: World, ledger: Any) -> list[str]:
     """
-    Services that came to rest and stand at the provider in another state than the one they were told last.
+    Services that came to rest and stand at the provider in another state than the one they were told last. What was suspended when its
+    cluster went stands nowhere any more, and is not looked at until its owner resumes or deletes it.
     """
     told = {one.service_id: one.turn for one in ledger.services if one.ended_at is None}
-    resting = world.rows("SELECT id, turn FROM services WHERE state IN ('running', 'suspended')")
+    resting = world.rows(RESTING)
     return [f"I2 service {one.id} is at turn {told.get(one.id)}, not {one.turn}" for one in resting if told.get(one.id) != one.turn]
 
 
