@@ -13,6 +13,7 @@ from datetime import datetime
 from pathlib import Path
 
 import pytest
+from hypothesis import settings
 from sqlalchemy import Engine, text
 from sqlalchemy.orm import Session
 
@@ -158,6 +159,10 @@ class VirtualClock:
         with self._database.owner.begin() as connection:
             for statement in statements:
                 connection.exec_driver_sql(statement)
+
+
+settings.register_profile("house", deadline=None)  # how long an example takes says how busy the machine is, and nothing of the law
+settings.load_profile("house")
 
 
 def pytest_collection_finish() -> None:

@@ -4,16 +4,14 @@ The Kubernetes kit under the contract suite.
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager
-from itertools import count
 from pathlib import Path
 
 import pytest
 
-from controlplane.providers.clusters import Member
 from tests.contract.harness import Harness
+from tests.contract.on_kubernetes import OnKubernetes
 from tests.kubernetes_kit import UNTIDY, WHY, KubernetesKit, kubernetes_kit
 
 MARKS: tuple[pytest.MarkDecorator, ...] = (UNTIDY,)
@@ -26,54 +24,27 @@ DISRUPTED = {
 }
 
 
-class KubernetesHarness(Harness):
+class KubernetesHarness(OnKubernetes):
     """
     An emulator of its own, with a Kueue that admits gangs whole.
     """
 
+    poll_s = POLL_S
     patience_s = 20.0
     # The nodes are their operator's and stay on. The emulator knows no activeDeadlineSeconds. No container has an srun.
     lacks = frozenset({"machines", "short_time_limits", "srun"})
 
     def __init__(self, kit: KubernetesKit) -> None:
+        super().__init__()
         self.kit = kit
         self.adapter = kit.adapter()
         self._free = iter(sorted(name for _, name in kit.emulator.data[("", "nodes")]))
-        self._numbers = count(1)
-        self._clusters: set[str] = set()
 
     def free_refs(self, count: int) -> tuple[str, ...]:
         """
         The next nodes.
         """
         return tuple(next(self._free) for _ in range(count))
-
-    def user_of(self, tenant_id: str) -> str:
-        """
-        Namespaces keep tenants apart; jobs have no account.
-        """
-        return f"u-{tenant_id.replace('_', '-')}"
-
-    def make_members(self, cluster_id: str, tenant_id: str, refs: tuple[str, ...]) -> tuple[Member, ...]:
-        """
-        Nothing is deployed; the server's clock has seconds only, so late members wait for the next one.
-        """
-        if cluster_id in self._clusters:
-            time.sleep(1.05 - time.time() % 1)
-        self._clusters.add(cluster_id)
-        return tuple(Member(ref, self.gpus_per_node, self.new_id("alc")) for ref in refs)
-
-    def pass_time(self) -> None:
-        """
-        Real time.
-        """
-        time.sleep(POLL_S)
-
-    def now_s(self) -> float:
-        """
-        Real time.
-        """
-        return time.monotonic()
 
     def admin_drain(self, ref: str, reason: str) -> None:
         """
@@ -102,12 +73,6 @@ class KubernetesHarness(Harness):
         Its kubelet reports again.
         """
         self._ready(ref, "True")
-
-    def new_id(self, kind: str) -> str:
-        """
-        Numbered from 1.
-        """
-        return f"{kind}_{next(self._numbers):06d}"
 
     def _ready(self, ref: str, status: str) -> None:
         conditions = [{"type": "Ready", "status": status, "reason": "KubeletReady" if status == "True" else "NodeStatusUnknown"}]

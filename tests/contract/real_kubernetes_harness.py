@@ -13,7 +13,6 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager, suppress
 from datetime import UTC, datetime
-from itertools import count
 from pathlib import Path
 from typing import Any
 
@@ -25,10 +24,10 @@ from controlplane.providers.adapters.kubernetes.client import Kube
 from controlplane.providers.adapters.kubernetes.config import KubernetesConfig
 from controlplane.providers.adapters.kubernetes.names import CLUSTER
 from controlplane.providers.adapters.kubernetes.pool import gpus_of, state_of
-from controlplane.providers.clusters import Member
 from controlplane.providers.errors import ProviderError
 from controlplane.providers.registry import AdapterInput
 from tests.contract.harness import Harness
+from tests.contract.on_kubernetes import OnKubernetes
 
 SWITCH = "CONTROLPLANE_USE_KUBECONFIG"
 WHY = "controlplane.test/why"
@@ -39,16 +38,18 @@ POLL_S = 0.5
 REMOVED_S = 300.0
 
 
-class RealKubernetesHarness(Harness):
+class RealKubernetesHarness(OnKubernetes):
     """
     Nodes with GPUs that nobody uses, of a cluster that somebody else runs.
     """
 
+    poll_s = POLL_S
     patience_s = 300.0
     # The nodes are their operator's: none is killed, and how soon a limit is enforced is the cluster's affair.
     lacks = frozenset({"machines", "node_death", "short_time_limits", "srun"})
 
     def __init__(self, kubeconfig: str) -> None:
+        super().__init__()
         config: dict[str, Any] = {"settle_s": 0, "cordon_reason": WHY}
         config |= {"image": os.environ[IMAGE]} if os.environ.get(IMAGE) else {}
         given = {"kubeconfig": kubeconfig}
@@ -60,8 +61,6 @@ class RealKubernetesHarness(Harness):
         self.gpus_per_node = min((gpus_of(one, "nvidia.com/gpu") or 0 for one in free), default=0)
         self._free = iter(sorted(one["metadata"]["name"] for one in free))
         self._cordoned: set[str] = set()
-        self._numbers = count(1)
-        self._clusters: set[str] = set()
 
     def free_refs(self, count: int) -> tuple[str, ...]:
         """
@@ -71,33 +70,6 @@ class RealKubernetesHarness(Harness):
         if len(found) < count:
             pytest.skip("the cluster has too few free nodes with GPUs")
         return found
-
-    def user_of(self, tenant_id: str) -> str:
-        """
-        Namespaces keep tenants apart; jobs have no account.
-        """
-        return f"u-{tenant_id.replace('_', '-')}"
-
-    def make_members(self, cluster_id: str, tenant_id: str, refs: tuple[str, ...]) -> tuple[Member, ...]:
-        """
-        Nothing is deployed; the server's clock has seconds only, so late members wait for the next one.
-        """
-        if cluster_id in self._clusters:
-            time.sleep(1.05 - time.time() % 1)
-        self._clusters.add(cluster_id)
-        return tuple(Member(ref, self.gpus_per_node, self.new_id("alc")) for ref in refs)
-
-    def pass_time(self) -> None:
-        """
-        Real time.
-        """
-        time.sleep(POLL_S)
-
-    def now_s(self) -> float:
-        """
-        Real time.
-        """
-        return time.monotonic()
 
     def admin_drain(self, ref: str, reason: str) -> None:
         """
@@ -124,12 +96,6 @@ class RealKubernetesHarness(Harness):
         Never here.
         """
         raise NotImplementedError(ref)
-
-    def new_id(self, kind: str) -> str:
-        """
-        Numbered from 1.
-        """
-        return f"{kind}_{next(self._numbers):06d}"
 
     def clean(self) -> None:
         """

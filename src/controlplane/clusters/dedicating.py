@@ -19,10 +19,10 @@ from controlplane.kit.ids import new_id
 from controlplane.kit.secrets import Sealer
 from controlplane.nodes import service as nodes
 from controlplane.nodes.states import host_name
+from controlplane.rendering.shell import Script as RenderedScript
 from controlplane.rendering.slurm import offer as offers
 from controlplane.rendering.slurm.changes import UNITS, renewal
 from controlplane.rendering.slurm.files import COMMANDS, Bundle, RenderedFile, Role
-from controlplane.rendering.slurm.files import Script as RenderedScript
 from controlplane.rendering.slurm.inplace import program_path as upgrade_path
 from controlplane.rendering.slurm.keys import ClusterKeys, new_keys
 from controlplane.rendering.slurm.leaving import leaving_files, list_path, program_path

@@ -12,7 +12,8 @@ from pathlib import Path
 
 import pytest
 
-from controlplane.rendering.slurm.files import Bundle, Script
+from controlplane.rendering.shell import Script
+from controlplane.rendering.slurm.files import Bundle
 from controlplane.rendering.slurm.layout import Layout
 from controlplane.rendering.slurm.plan import Host, Partition, Position, SlurmPlan, Worker
 from controlplane.rendering.slurm.releases import RELEASES, ReleaseName

@@ -11,6 +11,8 @@ from typing import Any, Literal
 
 import yaml
 
+from controlplane.rendering.shell import Script
+
 Role = Literal["control_plane", "worker"]
 
 
@@ -39,18 +41,6 @@ class RenderedFile:
         SHA-256 of the content, in hex.
         """
         return hashlib.sha256(self.content.encode()).hexdigest()
-
-
-@dataclass(frozen=True, slots=True)
-class Script:
-    """
-    A program that is run once on the host as root, and does no harm when run again.
-    """
-
-    name: str
-    """For logs."""
-    content: str = field(repr=False)
-    """A POSIX shell script."""
 
 
 @dataclass(frozen=True, slots=True)

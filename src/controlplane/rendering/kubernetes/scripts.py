@@ -7,31 +7,14 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from controlplane.rendering.kubernetes import layout
-from controlplane.rendering.kubernetes.files import Script
 from controlplane.rendering.kubernetes.k3s import UNITS
 from controlplane.rendering.kubernetes.members import UNIT
 from controlplane.rendering.kubernetes.plan import API_PORT, KubernetesPlan
+from controlplane.rendering.shell import Script, prelude
 
 TRIES = 600
 """Looks, a second apart, for another host that is still booting; the variable TRIES overrides it."""
-PRELUDE = f"""\
-set -eu
-TRIES=${{TRIES:-{TRIES}}}
-need() {{ # need PROGRAM...: they are installed
-  for program in "$@"; do
-    command -v "$program" >/dev/null 2>&1 || {{ echo "$program is not installed" >&2; exit 1; }}
-  done
-}}
-wait_for() {{ # wait_for WHAT COMMAND...: the command has succeeded once
-  what=$1
-  shift
-  tries=0
-  until "$@" >/dev/null 2>&1; do
-    tries=$((tries + 1))
-    [ "$tries" -lt "$TRIES" ] || {{ echo "$what is not ready" >&2; exit 1; }}
-    sleep 1
-  done
-}}"""
+PRELUDE = prelude(TRIES)
 
 
 def control_plane_script(plan: KubernetesPlan) -> Script:

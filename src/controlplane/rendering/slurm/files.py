@@ -9,6 +9,8 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Literal
 
+from controlplane.rendering.shell import Script
+
 Role = Literal["head", "login", "worker"]
 Change = Literal[
     "none", "units", "munge", "slurmctld", "slurmd", "slurmdbd", "slurmrestd", "sackd", "mariadb", "imex", "output", "reconfigure"
@@ -56,18 +58,6 @@ class RenderedFile:
         SHA-256 of the content, in hex.
         """
         return hashlib.sha256(self.content).hexdigest()
-
-
-@dataclass(frozen=True, slots=True)
-class Script:
-    """
-    A program that is run once on the host as root, and does no harm when run again.
-    """
-
-    name: str
-    """For logs."""
-    content: str = field(repr=False)
-    """A POSIX shell script."""
 
 
 @dataclass(frozen=True, slots=True)

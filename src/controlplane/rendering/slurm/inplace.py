@@ -9,9 +9,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from controlplane.rendering.shell import Script
 from controlplane.rendering.slurm import accounting
 from controlplane.rendering.slurm.conf import conf_path
-from controlplane.rendering.slurm.files import RenderedFile, Role, Script, text_file
+from controlplane.rendering.slurm.files import RenderedFile, Role, text_file
 from controlplane.rendering.slurm.plan import Install, SlurmPlan
 
 PROGRAM = "follow-release"

@@ -6,13 +6,14 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 
+from controlplane.rendering.shell import Script
 from controlplane.rendering.slurm import containers
 from controlplane.rendering.slurm.accounting import accounting_files
 from controlplane.rendering.slurm.cgroups import cgroup_file
 from controlplane.rendering.slurm.checking import check_plan
 from controlplane.rendering.slurm.conf import conf_file
 from controlplane.rendering.slurm.fabric import fabric_files
-from controlplane.rendering.slurm.files import Bundle, RenderedFile, Role, Script, text_file
+from controlplane.rendering.slurm.files import Bundle, RenderedFile, Role, text_file
 from controlplane.rendering.slurm.gres import gres_file
 from controlplane.rendering.slurm.hooks import hook_files
 from controlplane.rendering.slurm.inplace import release_files

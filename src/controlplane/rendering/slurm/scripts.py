@@ -6,8 +6,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 
+from controlplane.rendering.shell import Script, prelude
 from controlplane.rendering.slurm import accounting, containers
-from controlplane.rendering.slurm.files import Script
 from controlplane.rendering.slurm.keys import jwt_path
 from controlplane.rendering.slurm.plan import Host, SlurmPlan
 from controlplane.rendering.slurm.units import REST_USER
@@ -15,23 +15,7 @@ from controlplane.rendering.slurm.units import REST_USER
 TRIES = 60
 """Looks, a second apart, before a script says what is not ready; the variable TRIES overrides it."""
 PRELUDE = f"""\
-set -eu
-TRIES=${{TRIES:-{TRIES}}}
-need() {{ # need PROGRAM...: they are installed
-  for program in "$@"; do
-    command -v "$program" >/dev/null 2>&1 || {{ echo "$program is not installed" >&2; exit 1; }}
-  done
-}}
-wait_for() {{ # wait_for WHAT COMMAND...: the command has succeeded once
-  what=$1
-  shift
-  tries=0
-  until "$@" >/dev/null 2>&1; do
-    tries=$((tries + 1))
-    [ "$tries" -lt "$TRIES" ] || {{ echo "$what is not ready" >&2; exit 1; }}
-    sleep 1
-  done
-}}
+{prelude(TRIES)}
 renew() {{ # renew UNIT FILE...: it runs, and has read these files as they are now
   unit=$1
   shift
