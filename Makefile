@@ -8,7 +8,7 @@ MAKEFLAGS += --no-print-directory
 
 PYTHON ?= python3
 BIN := .venv/bin
-TEST_PROCESSES ?= 4
+TEST_PROCESSES ?= 3
 PYTEST_ARGS ?=
 # Compiled modules are kept whatever the shell says: without them every process that starts here spends a second or more on compiling.
 export PYTHONDONTWRITEBYTECODE :=
