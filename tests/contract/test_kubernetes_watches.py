@@ -177,6 +177,7 @@ def test_a_silent_watch_is_left_and_opened_again(kit: KubernetesKit) -> None:
         until(kit, lambda: glance(adapter) == "running")
         adapter.cancel("clu_1", JOB.token)
         until(kit, lambda: glance(adapter, "job_5-1") == "succeeded")
+        assert adapter.find_job("clu_1", "job_5-1").phase == "succeeded"
         adapter.close()
 
 

@@ -34,6 +34,7 @@ def test_no_node_of_that_kind_is_told_from_a_quota_that_is_used_up(peer: Kuberne
     wrong = JobSpec("job_2-1", "clu_1", "ten_one", "", JOB.script, 1, 8, 1, 600, gpu_model="GB300")
     peer.submit(wrong)
     peer.until(lambda: peer.seen(wrong), lambda view: view.reason == "NoSuchNode", what="no such node")
+    assert peer.seen(wrong).phase == "pending"
     peer.adapter.cancel("clu_1", wrong.token)
     peer.ended(wrong)
     peer.submit(JOB)
@@ -41,3 +42,4 @@ def test_no_node_of_that_kind_is_told_from_a_quota_that_is_used_up(peer: Kuberne
     behind = JobSpec("job_3-1", "clu_1", "ten_one", "", JOB.script, 1, 8, 1, 600)
     peer.submit(behind)
     peer.until(lambda: peer.seen(behind), lambda view: view.reason == "PodsMissing", what="its quota is used up")
+    assert (peer.seen(behind).phase, peer.seen(JOB).phase) == ("pending", "running")

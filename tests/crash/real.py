@@ -29,6 +29,17 @@ STANDING = """
     UNION ALL
     SELECT id, state, step, reason, attempts, attention, due_at - clock_timestamp(), lease_until - clock_timestamp() FROM nodes
 """
+STORY = """
+    SELECT h.resource_id, h.at, h.before, h.after, h.fence, h.reason FROM state_history h
+    WHERE h.resource_id IN (SELECT id FROM nodes WHERE state <> 'available') OR h.resource_id IN (
+      SELECT a.cluster_id FROM allocations a JOIN nodes n ON n.id = a.node_id WHERE n.state <> 'available')
+    ORDER BY h.id DESC LIMIT 40
+"""
+"""What became of nodes that stand still, and of all that had them, the newest first."""
+TENURE = """
+    SELECT a.id, a.node_id, a.cluster_id, a.state, a.release_accepted_at, n.allocation_id = a.id AS has_it
+    FROM allocations a JOIN nodes n ON n.id = a.node_id WHERE n.state <> 'available' ORDER BY a.id DESC LIMIT 10
+"""
 OPEN = "SELECT count(*) AS n FROM clusters WHERE state <> 'deleted'"
 BUSY = "SELECT count(*) AS n FROM nodes WHERE state <> 'available'"
 
@@ -126,7 +137,8 @@ class Cloud:
                 "SELECT id, state, step, reason, attention, attempts, due_at FROM {} WHERE state NOT IN ('available', 'deleted')"
             )
             standing = [row for table in ("nodes", "clusters") for row in self.world.rows(asked.format(table))[:3]]
-            raise AssertionError(f"{error}: {standing}") from None
+            story = [tuple(map(str, row)) for sql in (TENURE, STORY) for row in self.world.rows(sql)]
+            raise AssertionError("\n".join(map(str, (error, standing, *story)))) from None
 
     def assert_kept(self) -> None:
         """

@@ -11,6 +11,7 @@ import pytest
 from sqlalchemy import text
 
 from controlplane.clusters import service as clusters
+from controlplane.kit.outcome import Advance
 from controlplane.nodes import service as nodes
 from controlplane.providers.adapters.simulated.control import SimControl
 from tests.conftest import Database
@@ -102,3 +103,39 @@ def test_a_late_result_does_not_wake_what_is_at_rest(world: World) -> None:
     assert world.rows("SELECT state, due_at FROM clusters WHERE id = :id", id=second) == [("deleted", None)]
     delete(world, first)
     world.settle()
+
+
+def test_a_node_that_became_ready_too_late_is_taken_back(world: World) -> None:
+    """A worker brings word that a node is deployed after its cluster has gone: it is wiped like the others, and stays with nobody."""
+    cluster_id = order(world)
+    driver = world.drivers["node"]
+    late = []
+    for _ in range(200):
+        for kind in ("cluster", "node"):
+            one = world.drivers[kind]
+            one.decide(100)
+            results = [one.step(claim, world.tools) for claim in one.claim(100)]
+            late = [
+                result
+                for result in results
+                if result.claim.state == "deploying" and result.outcome == Advance("active", "Deployed.")
+            ]
+            one.apply([result for result in results if result not in late])
+            if late:
+                break
+        if late:
+            break
+        world.clock.advance(1)
+    assert late
+    delete(world, cluster_id)
+    others = world.drivers["cluster"]
+    for _ in range(100):
+        others.apply([others.step(claim, world.tools) for claim in others.claim(100)])
+        if world.rows("SELECT 1 FROM clusters WHERE id = :id AND state = 'deleted'", id=cluster_id):
+            break
+        world.clock.advance(0.2)
+    assert world.rows("SELECT state FROM nodes WHERE state <> 'available'") == [("deploying",)]
+    driver.apply(late)
+    world.settle()
+    assert world.rows("SELECT DISTINCT state FROM nodes") == [("available",)]
+    assert broken_promises(world) == []

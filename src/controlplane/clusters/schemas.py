@@ -349,20 +349,6 @@ def cluster_out(view: Any) -> ClusterOut:
         running_at=row.running_at,
         upgrade=_upgrade_out(row.upgrade),
     )
-    sets = [
-        NodeSetOut(
-            id=one.id,
-            name=one.name,
-            instance_type=one.instance_type,
-            count=one.count,
-            ready=view.ready.get(one.id, 0),
-            gpus_per_node=one.gpus,
-            role=one.role,
-            image=one.image,
-            images=[ImageCount(image=image or None, count=count) for image, count in sorted(one.images.items())],
-        )
-        for one in view.sets
-    ]
     return ClusterOut(
         id=row.id,
         name=row.name,
@@ -373,7 +359,7 @@ def cluster_out(view: Any) -> ClusterOut:
         spec=ClusterSpecOut(
             kind=row.kind,
             site=row.site,
-            node_sets=sets,
+            node_sets=[_set_out(one, view.ready.get(one.id, 0)) for one in view.sets],
             wait=bool(row.spec.get("wait")),
             login=row.spec.get("login"),
             slurm=_slurm_out(row.slurm),
@@ -381,6 +367,20 @@ def cluster_out(view: Any) -> ClusterOut:
         status=status,
         version=row.version,
         operation=view.operation_id,
+    )
+
+
+def _set_out(one: Any, ready: int) -> NodeSetOut:
+    return NodeSetOut(
+        id=one.id,
+        name=one.name,
+        instance_type=one.instance_type,
+        count=one.count,
+        ready=ready,
+        gpus_per_node=one.gpus,
+        role=one.role,
+        image=one.image,
+        images=[ImageCount(image=image or None, count=count) for image, count in sorted(one.images.items())],
     )
 
 

@@ -15,7 +15,7 @@ from dataclasses import dataclass, field, replace
 from math import inf
 from typing import Any
 
-from sqlalchemy import Engine, RowMapping, Table, bindparam, text
+from sqlalchemy import Engine, Row, RowMapping, Table, bindparam, text
 from sqlalchemy.orm import Session
 
 from controlplane.kit import crashpoints
@@ -164,7 +164,7 @@ class Driver:
             ORDER BY due_at, id LIMIT :limit FOR UPDATE SKIP LOCKED
             """
         )
-        driven = sorted({*kind.steps, *(name.split("/")[0] for name in kind.decisions)})
+        self._driven = frozenset({*kind.steps, *(name.split("/")[0] for name in kind.decisions)})
         next_sql = f"""
             SELECT extract(epoch FROM least(
               (SELECT min(greatest(due_at, lease_until + make_interval(secs => :grace)))
@@ -173,7 +173,7 @@ class Driver:
             ) - cp_clock())::float8 AS pause_s
             """
         self._next = Errand.of(text(next_sql))
-        self._asked = {"driven": driven, "grace": tempo.grace_s}
+        self._asked = {"driven": sorted(self._driven), "grace": tempo.grace_s}
         self._lock_sql = text(
             f"SELECT id, state, fence, wakes, reason, step, attention FROM {rows} WHERE id IN :ids ORDER BY id FOR UPDATE"
         ).bindparams(bindparam("ids", expanding=True))
@@ -304,12 +304,22 @@ class Driver:
     def _apply(self, session: Session, results: Sequence[Result]) -> int:
         found = {row.id: row for row in session.execute(self._lock_sql, {"ids": [one.claim.id for one in results]}).all()}
         mine = [one for one in results if one.claim.id in found and found[one.claim.id].fence == one.claim.fence]
-        undisturbed = [one for one in mine if found[one.claim.id].state == one.claim.state and one.started]
-        disturbed = [one for one in mine if found[one.claim.id].state != one.claim.state or not one.started]
-        self._release(session, disturbed)
+        standing = {one.claim.id for one in mine if one.started and self._stands(one, found[one.claim.id])}
+        undisturbed = [one for one in mine if one.claim.id in standing]
+        self._release(session, [one for one in mine if one.claim.id not in standing])
         self._write(session, undisturbed, {one.claim.id: found[one.claim.id].wakes for one in undisturbed})
         crashpoints.reach("apply.before_commit")
         return len(undisturbed)
+
+    def _stands(self, result: Result, now: Row[Any]) -> bool:
+        """
+        Whether the outcome counts. Whoever woke the row meanwhile was promised another look, and there is none once it is at rest: the step
+        is repeated then, as after a crash.
+        """
+        if now.state != result.claim.state:
+            return False
+        target = None if isinstance(result.outcome, Wait) else self._target(result.outcome, result.claim)
+        return target is None or target in self._driven or now.wakes == result.claim.wakes
 
     def _release(self, session: Session, results: Sequence[Result]) -> None:
         """
@@ -382,14 +392,13 @@ class Driver:
             )
         self.kind.table.check_move(claim.state, target)
         state = self.kind.table.by_name[target]
-        driven = target in self.kind.steps or any(name.split("/")[0] == target for name in self.kind.decisions)
         return RowChange(
             id=claim.id,
             state=target,
             step="",
             reason=_reason(outcome) or state.says,
             detail=outcome.detail if isinstance(outcome, Fail) else "",
-            due_in_s=0.0 if driven else None,
+            due_in_s=0.0 if target in self._driven else None,
             longest_stay_s=state.longest_stay_s,
             attention="",
             attempts=0,

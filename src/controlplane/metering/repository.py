@@ -139,9 +139,6 @@ def usage(
     """
     Sums per group and currency (none where unpriced), `most` at most: node_us, gpu_us, gpu_us_price. Open intervals count up to now.
     """
-    keys = [COLUMNS[one] for one in group_by]
-    selected = "".join(f"{one}, " for one in keys)
-    by_day = "day" in group_by
     filters = "".join(
         f" AND {clause}"
         for clause, value in (
@@ -151,7 +148,21 @@ def usage(
         )
         if value is not None
     )
-    query = f"""
+    parameters = {
+        "from_": from_,
+        "to": to,
+        "tenant_id": tenant_id,
+        "reseller_id": reseller_id,
+        "project_id": project_id,
+        "most": most,
+    }
+    return session.execute(text(_usage_query(group_by, filters)), parameters).all()
+
+
+def _usage_query(group_by: Sequence[GroupKey], filters: str) -> str:
+    selected = "".join(f"{COLUMNS[one]}, " for one in group_by)
+    by_day = "day" in group_by
+    return f"""
 WITH clock AS MATERIALIZED (SELECT cp_clock() AS now),
 clipped AS MATERIALIZED (
   SELECT i.tenant_id, t.reseller_id, i.project_id, i.cluster_id, i.instance_type, i.site, i.mode, i.gpus,
@@ -175,15 +186,6 @@ parts AS (
 )
 SELECT {selected}currency, sum(us) AS node_us, sum(us * gpus) AS gpu_us, sum(us * gpus * price) AS gpu_us_price
 FROM timed GROUP BY {selected}currency ORDER BY {selected}currency LIMIT :most"""
-    parameters = {
-        "from_": from_,
-        "to": to,
-        "tenant_id": tenant_id,
-        "reseller_id": reseller_id,
-        "project_id": project_id,
-        "most": most,
-    }
-    return session.execute(text(query), parameters).all()
 
 
 def note_runs(session: Session, works: Sequence[Work]) -> None:
