@@ -89,7 +89,7 @@ def fingerprints() -> dict[str, str]:
     """
     digests = {}
     for level, lock in LOCKS.items():
-        digest = hashlib.sha256(f"{sys.version_info[:2]} {ROOT}".encode())
+        digest = hashlib.sha256(f"{sys.version_info[:2]} {sys.base_prefix} {ROOT}".encode())
         for path in (lock, ROOT / "pyproject.toml", Path(__file__)):
             if not path.is_file():
                 raise Stop(f"{path.name} is missing from {ROOT}.", "Take a complete checkout of the repository.")

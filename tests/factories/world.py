@@ -94,8 +94,7 @@ class World:
         """
         The rows of a query; read by the owner, past all walls.
         """
-        with self.database.at_once.connect() as connection:
-            return list(connection.execute(text(sql), given).all())
+        return self.database.ask(sql, given)
 
     def waiting(self) -> list[Any]:
         """
