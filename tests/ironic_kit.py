@@ -160,7 +160,7 @@ def running_kit(*, patience_s: float = PATIENCE_S, **settings: str) -> Iterator[
         _copy_schema(home / "state" / "ironic.sqlite")
         _run("start", base, port, **settings)
         try:
-            with httpx.Client(base_url=f"http://127.0.0.1:{port}", headers=API, timeout=30, trust_env=False) as http:
+            with httpx.Client(base_url=f"http://127.0.0.1:{port}", headers=API, timeout=30, trust_env=False, verify=False) as http:
                 yield IronicKit(base, port, http, patience_s)
         finally:
             _run("stop", base, port)

@@ -72,7 +72,7 @@ class Running:
         headers = ({"Authorization": f"Bearer {key}"} if key else {}) | ({"Host": host} if host else {})
         # Idle lines are given up before the server does, for a request on a line that is being closed is lost.
         limits = httpx.Limits(max_connections=200, max_keepalive_connections=200, keepalive_expiry=2.0)
-        return httpx.Client(base_url=self.url, headers=headers, timeout=timeout_s, limits=limits)
+        return httpx.Client(base_url=self.url, headers=headers, timeout=timeout_s, limits=limits, verify=False)
 
     def kill(self) -> None:
         """

@@ -83,26 +83,40 @@ def test_every_schema_is_reached_and_named_well(document: dict[str, Any]) -> Non
             assert _described(one, schemas), f"{name}.{field}"
 
 
+def misfits(schemas: dict[str, Any], said: dict[str, tuple[dict[str, Any], list[Any]]]) -> list[str]:
+    """
+    Which of the examples, by what they are of, does not fit its schema. All are held against one schema, since each one costs the
+    reading of all that it may refer to.
+    """
+    every = {name: {"type": "array", "items": schema} for name, (schema, _) in said.items()}
+    validator = jsonschema_rs.Draft202012Validator({"components": {"schemas": schemas}, "properties": every})
+    document = {name: examples for name, (_, examples) in said.items()}
+    return [f"{error.instance_path}: {error.message}" for error in validator.iter_errors(document)]
+
+
 def test_examples_validate(document: dict[str, Any], operations: list[tuple[str, str, dict[str, Any]]]) -> None:
     """The example of every body and of every answer fits its own schema."""
     schemas = document["components"]["schemas"]
+    said = {}
     for method, path, one in operations:
         parts = [one.get("requestBody", {}), *one["responses"].values()]
-        for schema in (found for part in parts for found in _json(part)):
-            example = example_of(schema, schemas)
-            whole = {"components": {"schemas": schemas}, **schema}
-            validator = jsonschema_rs.Draft202012Validator(whole)
-            assert [error.message for error in validator.iter_errors(example)] == [], f"{method} {path}: {example}"
+        for number, schema in enumerate(found for part in parts for found in _json(part)):
+            said[f"{method} {path} {number}"] = (schema, [example_of(schema, schemas)])
+    assert len(said) > len(operations) / 2
+    assert misfits(schemas, said) == []
 
 
 def test_examples_in_fields_validate(document: dict[str, Any]) -> None:
     """Every example given at a field fits that field."""
     schemas = document["components"]["schemas"]
-    for name, schema in schemas.items():
-        for field, one in schema.get("properties", {}).items():
-            validator = jsonschema_rs.Draft202012Validator({"components": {"schemas": schemas}, **one})
-            for example in one.get("examples", ()):
-                assert validator.is_valid(example), f"{name}.{field}: {example!r}"
+    said = {
+        f"{name}.{field}": (one, list(one["examples"]))
+        for name, schema in schemas.items()
+        for field, one in schema.get("properties", {}).items()
+        if one.get("examples")
+    }
+    assert len(said) > len(schemas)
+    assert misfits(schemas, said) == []
 
 
 def test_the_page_needs_nothing_from_elsewhere(migrated: Database) -> None:
