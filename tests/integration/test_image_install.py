@@ -178,6 +178,19 @@ def test_a_qemu_disk_is_not_written_as_it_is(host: Disks, peer: Peer) -> None:
     assert disk.read_bytes() == b"x" * DISK_BYTES
 
 
+def test_the_chosen_disk_stays_chosen_when_its_volumes_come_to_life(host: Disks, peer: Peer) -> None:
+    """A system that puts the image's volumes to use as soon as they stand does not send the rest to another disk, whose bytes stay."""
+    disk, other = host.disk("sda"), host.disk("sdb")
+    assert host.program("disk").stdout.startswith("image_disk sda, ")
+    assert host.program("image", peer.url).returncode == 0
+    (host.root / "sys/sda/holders/dm-0").mkdir(parents=True)
+    for verb in ("verify", "disk", "image"):
+        done = host.program(verb, peer.url)
+        assert done.returncode == 0, done.stderr
+    assert disk.read_bytes()[: len(CONTENT)] == CONTENT
+    assert other.read_bytes() == b"x" * DISK_BYTES
+
+
 def test_a_refused_image_ends_at_once(host: Disks, peer: Peer) -> None:
     """A boot that is over is not asked again and again."""
     host.disk("sda")
@@ -198,7 +211,9 @@ def test_the_disk_is_chosen_by_rule(host: Disks) -> None:
     host.disk("nvme0n1", DISK_BYTES * 3, **{"device/serial": "S1"})
     assert host.program("disk").stdout.startswith("image_disk sdb, ")
     for hint in ("nvme", "S1"):
+        host.checks.unlink()  # another boot
         assert host.program("disk", ROOT_DISK=hint).stdout.startswith("image_disk nvme0n1, ")
+    host.checks.unlink()
     assert "that the operator's settings name" in host.program("disk", ROOT_DISK="vd").stderr
     assert "the image is for riscv64" in host.program("disk", IMAGE_ARCH="riscv64").stderr
 

@@ -53,10 +53,27 @@ def in_use(name: str) -> bool:
     return any(fact(one / "dev") in mounted or any((one / "holders").glob("*")) for one in parts)
 
 
+def chosen() -> str:
+    """
+    The disk that this boot has chosen, and no other from then on: what is written may hold volumes or arrays that the system here puts to
+    use by itself, and then the written disk would look like one to stay away from.
+    """
+    try:
+        lines = Path(os.environ["BOOT_CHECKS"]).read_text(encoding="utf-8").splitlines()
+    except OSError:
+        lines = []
+    for line in lines:
+        with contextlib.suppress(ValueError):  # a line that a power cut has halved
+            one = json.loads(line)
+            if one["name"] == "image_disk":
+                return str(one["detail"]).partition(",")[0]
+    return choose()
+
+
 def choose() -> str:
     """
     The name of the disk to write: the smallest that stays in the machine, is not in use and holds the image; of those that the operator
-    prefers (`root_disk`: the beginning of a name, or a serial number) where that is said. The same each time on the same machine.
+    prefers (`root_disk`: the beginning of a name, or a serial number) where that is said.
     """
     hint = os.environ.get("ROOT_DISK", "")
     found, small = [], 0
@@ -83,7 +100,7 @@ def disk() -> None:
     wanted, is_ = os.environ["IMAGE_ARCH"], platform.machine()
     if wanted != is_:
         raise SystemExit("the image is for %s, and this machine is %s" % (wanted, is_))
-    name = choose()
+    name = chosen()
     say("image_disk", "%s, %s bytes" % (name, int(fact(SYS / name / "size")) * 512))
 
 
@@ -91,7 +108,7 @@ def image() -> None:
     """
     The image stands on the disk, and what came is what was declared; it was fetched on from where it had come to after each break.
     """
-    device = os.open(str(DEV / choose()), os.O_RDWR)
+    device = os.open(str(DEV / chosen()), os.O_RDWR)
     try:
         digest, at, failures, told = hashlib.sha256(), 0, 0, 0
         while at < SIZE_BYTES:
@@ -159,7 +176,7 @@ def verify() -> None:
     """
     What the disk gives back is the image; else its beginning is gone, so that nothing starts from it.
     """
-    device = os.open(str(DEV / choose()), os.O_RDWR)
+    device = os.open(str(DEV / chosen()), os.O_RDWR)
     try:
         os.posix_fadvise(device, 0, 0, os.POSIX_FADV_DONTNEED)
         with contextlib.suppress(OSError):  # a plain file, where the program itself is tested
