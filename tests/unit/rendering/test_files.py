@@ -216,17 +216,17 @@ def test_every_program_is_sound_shell(tmp_path: Path) -> None:
     assert done.returncode == 0, done.stdout
 
 
-def started(script: Script, programs_dir: Path, **commands: str) -> subprocess.CompletedProcess[str]:
+def started(script: Script, programs_dir: Path, *, tries: str = "1", **commands: str) -> subprocess.CompletedProcess[str]:
     """
     How the script ends where only these programs are.
     """
     programs_dir.mkdir()
-    for name in ("install", "cat", "sha256sum", "cut", "sleep", "id", "grep"):
+    for name in {"install", "cat", "sha256sum", "cut", "sleep", "id", "grep"} - set(commands):
         (programs_dir / name).symlink_to(next(path for path in (Path("/usr/bin", name), Path("/bin", name)) if path.exists()))
     for name, body in commands.items():
         (programs_dir / name).write_text(f"#!/bin/sh\n{body}\n")
         (programs_dir / name).chmod(0o755)
-    env = {"PATH": str(programs_dir), "TRIES": "1"}
+    env = {"PATH": str(programs_dir), "TRIES": tries}
     return subprocess.run(["/bin/sh", "-s"], input=script.content, env=env, check=False, capture_output=True, text=True, timeout=20)
 
 
@@ -255,6 +255,16 @@ def test_a_script_ends_when_the_head_never_answers(tmp_path: Path) -> None:
     assert done.returncode == 1
     assert "slurmctld is not ready" in done.stderr
     assert (tmp_path / "calls").read_text().splitlines()[-1] == "restart munge.service"
+
+
+def test_a_login_waits_for_a_head_that_has_no_power_yet(tmp_path: Path) -> None:
+    """It does not fail while another host takes minutes, for then it would be given back as a host that cannot boot."""
+    script = login_bundle(beside(tmp_path), KEYS, "login-1").scripts[0]
+    counted = f"read -r seen < {tmp_path}/looks; echo $((seen + 1)) > {tmp_path}/looks; [ $seen -gt 200 ]"
+    (tmp_path / "looks").write_text("0\n")
+    there = dict.fromkeys(("munged", "srun", "sbatch", "systemctl", "sleep"), "exit 0")
+    done = started(script, tmp_path / "bin", tries="", scontrol=counted, **there)
+    assert (done.returncode, done.stderr) == (0, "")
 
 
 def test_a_second_start_restarts_nothing(tmp_path: Path) -> None:

@@ -13,10 +13,11 @@ from controlplane.rendering.slurm.plan import Host, SlurmPlan
 from controlplane.rendering.slurm.units import REST_USER
 
 TRIES = 60
-"""Looks, a second apart, before a script says what is not ready; the variable TRIES overrides it."""
-PRELUDE = f"""\
-{prelude(TRIES)}
-renew() {{ # renew UNIT FILE...: it runs, and has read these files as they are now
+"""Looks, a second apart, before a script says what is not ready on its own host; the variable TRIES overrides it."""
+PATIENCE = 900
+"""The same for what another host does, which may be booting or without power: that says nothing about this one."""
+PRELUDE = """\
+renew() { # renew UNIT FILE...: it runs, and has read these files as they are now
   unit=$1
   shift
   now=$(cat "$@" | sha256sum | cut -d ' ' -f 1)
@@ -27,12 +28,12 @@ renew() {{ # renew UNIT FILE...: it runs, and has read these files as they are n
     systemctl restart "$unit"
   fi
   printf '%s\\n' "$now" > "$STAMPS/$unit"
-}}
-ensure_user() {{ # ensure_user NAME NUMBER: a login account with this number
+}
+ensure_user() { # ensure_user NAME NUMBER: a login account with this number
   getent group "$1" >/dev/null || groupadd --gid "$2" "$1"
   getent passwd "$1" >/dev/null || useradd --uid "$2" --gid "$2" --create-home --shell /bin/bash "$1"
-  [ "$(id -u "$1")" = "$2" ] || {{ echo "user $1 has another number than $2" >&2; exit 1; }}
-}}"""
+  [ "$(id -u "$1")" = "$2" ] || { echo "user $1 has another number than $2" >&2; exit 1; }
+}"""
 
 
 def head_script(plan: SlurmPlan, head: Host) -> Script:
@@ -51,9 +52,9 @@ def worker_script(plan: SlurmPlan) -> Script:
 
 def login_script(plan: SlurmPlan) -> Script:
     """
-    Starts munge and, where the release has it, sackd.
+    Starts munge and, where the release has it, sackd; waits for a head that is not there yet.
     """
-    return _script(plan, "start-login", _login(plan))
+    return _script(plan, "start-login", _login(plan), PATIENCE)
 
 
 def _head(plan: SlurmPlan, head: Host) -> Iterator[str]:
@@ -120,11 +121,12 @@ def _common(plan: SlurmPlan) -> Iterator[str]:
     yield f"renew munge.service {plan.layout.munge_key}"
 
 
-def _script(plan: SlurmPlan, name: str, body: Iterable[str]) -> Script:
+def _script(plan: SlurmPlan, name: str, body: Iterable[str], tries: int = TRIES) -> Script:
     stamps = plan.layout.stamps_dir
     lines = [
         "#!/bin/sh",
         f"# Starts this host's part of the Slurm cluster {plan.cluster}. Safe to run again.",
+        prelude(tries),
         PRELUDE,
         f"STAMPS={stamps}",
         'install -d -m 0700 "$STAMPS"',
