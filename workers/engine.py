@@ -18,6 +18,7 @@ from controlplane.providers.toolbox import Toolbox
 from controlplane.settings import Settings
 from workers.pump import Pump
 from workers.sweeps import (
+    Suspects,
     check_providers,
     check_repaired,
     discover,
@@ -26,6 +27,7 @@ from workers.sweeps import (
     look_at_targets,
     mend,
     reap,
+    reap_services,
     rotate_controllers,
     tell_repairs,
     watch_ports,
@@ -107,12 +109,14 @@ class Engine:
 
     def _sweep(self) -> None:
         reap_at = time.monotonic() + REAP_EVERY_S
+        suspects: Suspects = {}
         while not self._stopping.is_set():
             try:
                 check_providers(self._runtime.engine, self._tools)
                 discover(self._runtime.engine, self._tools)
                 if time.monotonic() >= reap_at:
                     reap(self._runtime.engine, self._tools)
+                    reap_services(self._runtime.engine, self._tools, suspects)
                     reap_at = time.monotonic() + REAP_EVERY_S
                 mend(self._runtime.engine)
                 check_repaired(self._runtime.engine, wanted=self.settings.fabric_check_after_repair)

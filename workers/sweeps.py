@@ -7,7 +7,9 @@ from __future__ import annotations
 import logging
 import threading
 import time
+from collections.abc import Mapping
 from concurrent.futures import Executor
+from datetime import datetime
 
 from sqlalchemy import Engine, text
 
@@ -15,6 +17,7 @@ from controlplane.clusters import reaping, replacing
 from controlplane.fabric_checks import service as fabric_checks
 from controlplane.jobs import service as jobs
 from controlplane.kit.db import EVERYTHING, in_transaction
+from controlplane.kit.orphans import judge
 from controlplane.nodes import checking, discovering, rotating, wiring
 from controlplane.nodes import service as nodes
 from controlplane.nodes.cabling import WatchedSwitch
@@ -27,9 +30,12 @@ from controlplane.nodes.steps.metal.accounts import renew
 from controlplane.nodes.steps.provider import check
 from controlplane.providers.errors import ProviderError
 from controlplane.providers.toolbox import Toolbox
+from controlplane.services import reaping as service_reaping
 from workers.webhooks import RepairHook
 
 log = logging.getLogger(__name__)
+Suspects = dict[str, Mapping[str, datetime]]
+"""By cluster: since when services that should be gone are seen. Lost with its process, which only makes removing later."""
 BATCH = 20
 SWITCHES = 64
 TARGETS = 200
@@ -90,11 +96,56 @@ def _removed(tools: Toolbox, provider: ProviderRef, cluster_id: str) -> bool:
     return True
 
 
+def reap_services(engine: Engine, tools: Toolbox, suspects: Suspects) -> int:
+    """
+    Services that came back after we saw their clusters without them, and were seen twice, have been removed again; their number is
+    returned.
+    """
+    count = 0
+    watched = in_transaction(engine, EVERYTHING, service_reaping.watched_clusters)
+    for gone in suspects.keys() - {one.id for one in watched}:
+        del suspects[gone]
+    for cluster in watched:
+        try:
+            seen = tools.services(cluster.provider).list_services(cluster.id)
+        except ProviderError as error:
+            log.info("a cluster does not list its services", extra={"cluster_id": cluster.id, "code": error.code})
+            continue
+        count += _reap_services(engine, tools, cluster, seen, suspects)
+    return count
+
+
+def _reap_services(
+    engine: Engine, tools: Toolbox, cluster: service_reaping.WatchedCluster, seen: tuple[str, ...], suspects: Suspects
+) -> int:
+    look, at = in_transaction(engine, EVERYTHING, lambda session: service_reaping.compare(session, cluster.id, seen))
+    before = suspects.get(cluster.id, {})
+    verdict = judge(look, before, at)
+    suspects[cluster.id] = {**verdict.suspects, **{one: before.get(one, at) for one in verdict.strange}}
+    left = dict.fromkeys(verdict.strange, "unknown_service")
+    if verdict.held:
+        left |= dict.fromkeys(verdict.suspects, verdict.held)
+    removed = []
+    for one in verdict.remove:
+        try:
+            tools.services(cluster.provider).delete_service(cluster.id, one)
+        except ProviderError as error:
+            log.info("a service that came back is still there", extra={"service_id": one, "code": error.code})
+            continue
+        removed.append(one)
+    fresh = {one: why for one, why in left.items() if one not in before}
+    if removed or fresh:
+        in_transaction(engine, EVERYTHING, lambda session: service_reaping.note(session, cluster.id, removed, fresh))
+    return len(removed)
+
+
 def mend(engine: Engine) -> int:
     """
-    Clusters have begun to replace sick nodes, and sick nodes that nobody holds are put aside; how many of both is returned.
+    Clusters have begun to replace sick nodes, sick nodes that nobody holds are put aside, and services at rest go with their clusters; how
+    many of all is returned.
     """
     replaced = in_transaction(engine, EVERYTHING, replacing.replace_sick)
+    replaced += in_transaction(engine, EVERYTHING, service_reaping.follow_clusters)
     return replaced + in_transaction(engine, EVERYTHING, nodes.put_sick_aside)
 
 

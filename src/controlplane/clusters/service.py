@@ -18,7 +18,7 @@ from controlplane.clusters.checking import check_images, check_order, image_form
 from controlplane.clusters.driving import return_quota
 from controlplane.clusters.errors import NotChangeable
 from controlplane.clusters.models import ClusterRow, NodeSetRow
-from controlplane.clusters.states import CLUSTER_STATES, Home, Login, Options, Order, SetOrder, SetView
+from controlplane.clusters.states import CLUSTER_STATES, HOME_LOST, Home, Login, Options, Order, SetOrder, SetView
 from controlplane.identity import service as identity
 from controlplane.kit.access import Principal
 from controlplane.kit.clock import CpClock
@@ -362,6 +362,14 @@ def _tell(session: Session, row: Any, before: str, after: str, reason: str) -> N
         f"cluster.{after}", "cluster", row.id, row.tenant_id, row.project_id, {"state": after, "before": before, "reason": reason}
     )
     record(session, [event], [Move("cluster", row.id, before, after, reason, row.tenant_id)])
+
+
+def lost(session: Session, cluster_ids: Sequence[str]) -> set[str]:
+    """
+    Those of the clusters that none of their work comes back to.
+    """
+    query = select(ClusterRow.id).where(ClusterRow.id.in_(set(cluster_ids)), ClusterRow.state.in_(HOME_LOST))
+    return set(session.execute(query).scalars()) if cluster_ids else set()
 
 
 def homes(session: Session, cluster_ids: Sequence[str]) -> dict[str, Home]:

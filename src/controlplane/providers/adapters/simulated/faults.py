@@ -215,7 +215,10 @@ SERVICE_PRESETS: Mapping[str, Preset] = {
     for fate in ("image_pull", "crash_loop", "out_of_memory", "never_ready")
 }
 """Faults of services: what befalls the replicas of the version that the call tells of."""
-_BY_NAME: Mapping[str, Preset] = {**PRESETS, **FABRIC_PRESETS, **CHECK_PRESETS, **SERVICE_PRESETS}
+
+LATE_PRESETS: Mapping[str, Preset] = {"deletion_forgotten": Preset("world", operations=(), on_services=("apply_service",))}
+"""A call that begins a deleted service anew, as at a peer that keeps no memory of what it removed."""
+_BY_NAME: Mapping[str, Preset] = {**PRESETS, **FABRIC_PRESETS, **CHECK_PRESETS, **SERVICE_PRESETS, **LATE_PRESETS}
 
 
 @dataclass(frozen=True, slots=True)

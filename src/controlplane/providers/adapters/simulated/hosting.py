@@ -32,6 +32,7 @@ _TROUBLES: dict[str, Trouble] = {
     "never_ready": "not_ready",
 }
 _OOM_CODE = 137
+FORGOTTEN = "deletion_forgotten"
 RESTART_EVERY_US = 60_000_000
 """How often a replica that ends at once is started again."""
 
@@ -42,7 +43,10 @@ def apply(act: Act, spec: ServiceSpec) -> None:
     """
     known = _row(act.db, spec.cluster_id, spec.service_id)
     if known is not None and known["delete_requested_at"] is not None:
-        raise Refused(f"{spec.service_id} is being removed [{CANARY_HOST}]", code="service_removed")
+        if act.fault != FORGOTTEN or _replicas_at(act.db, known["id"], act.now):
+            raise Refused(f"{spec.service_id} is being removed [{CANARY_HOST}]", code="service_removed")
+        act.db.execute("UPDATE services SET delete_requested_at = NULL, turn = 0 WHERE id = ?", (known["id"],))
+        known = _known(act.db, spec.cluster_id, spec.service_id)
     cluster = standing(act, spec.cluster_id, act.now)
     if cluster["tenant_id"] != spec.tenant_id or cluster["delete_requested_at"] is not None:
         raise Refused(f"{spec.tenant_id} may not run on {spec.cluster_id} [{CANARY_HOST}]", code="not_allowed_on_cluster")
