@@ -11,6 +11,7 @@ import pytest
 
 from controlplane.providers.clusters import JobSpec, OutputChunk
 from controlplane.providers.errors import NotFound, Permanent
+from controlplane.providers.gpus import GpuKind
 from controlplane.providers.launching import Launch
 from controlplane.providers.volumes import Mount
 from tests.contract.harness import Harness
@@ -23,6 +24,8 @@ FEATURES: dict[str, dict[str, Any]] = {
     "secret_files": {"secret_files": {"token": "quiet"}},
     "secret_env": {"secret_env": {"TOKEN": "quiet"}},
     "priority": {"priority": "low"},
+    "gpu_attributes": {"gpus_per_node": 1, "gpu": GpuKind(min_memory_gib=40)},
+    "gpu_nvlink": {"gpus_per_node": 1, "gpu": GpuKind(nvlink=True)},
     "mounts": {"mounts": (Mount("data", "/data"),)},
 }
 

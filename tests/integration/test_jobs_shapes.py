@@ -23,6 +23,7 @@ ASKED: dict[str, dict[str, Any]] = {
     "image": {"image": "registry.example.com/a:1"},
     "launch_torchrun": {"script": None, "launch": TORCHRUN},
     "launch_mpi": {"script": None, "launch": {"kind": "mpi", "command": ["solve"]}},
+    "gpu_attributes": {"gpus_per_node": 8, "gpu": {"model": None, "min_memory_gib": 40, "nvlink": None}},
 }
 
 

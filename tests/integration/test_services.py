@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from sqlalchemy import text
 
 from controlplane.providers.errors import NotFound
 from tests.conftest import ROOT, Database
@@ -124,6 +125,31 @@ def test_what_does_not_fit_is_refused_with_numbers(world: ServiceWorld, spec: di
     """409 with the limit."""
     status, problem = world.call("POST", world.path, world.body(**spec))
     assert (status, problem["code"], problem["resource"], problem["limit"]) == (409, "service_larger_than_cluster", resource, limit)
+
+
+def test_a_kind_of_gpu_is_refused_where_it_cannot_be_asked_for(world: ServiceWorld) -> None:
+    """With the feature and what to do instead; another model than the cluster's; where it is offered the wish is kept and shown."""
+    wish = {"gpus_per_node": 1, "gpu": {"min_memory_gib": 40}}
+    for features, status, code in (
+        ([], 409, "service_feature_unsupported"),
+        (["gpu_attributes"], 202, None),
+    ):
+        said = json.dumps({"job_features": features})
+        with world.jobs.database.owner.begin() as connection:
+            connection.execute(text("UPDATE providers SET capabilities = CAST(:said AS jsonb)"), {"said": said})
+        body = world.body() | {"name": f"s{status}"}
+        body["spec"]["template"] |= wish
+        answer = world.api.call("one", "POST", world.path, body)
+        told = answer.json()
+        assert (answer.status_code, told.get("code")) == (status, code), told
+        shown = told["feature"] if code else told["spec"]["template"]["gpu"]
+        assert shown == ("gpu_attributes" if code else {"model": None, "min_memory_gib": 40, "nvlink": None})
+    body = world.body() | {"name": "other"}
+    body["spec"]["template"] |= {"gpus_per_node": 1, "gpu": {"model": "B300"}}
+    answer = world.api.call("one", "POST", world.path, body)
+    assert (answer.status_code, answer.json()["resource"], answer.json()["requested"]) == (409, "gpu_model", "B300")
+    body["spec"]["template"] |= {"gpus_per_node": 0}
+    assert world.api.call("one", "POST", world.path, body).status_code == 422
 
 
 def test_names_are_unique_until_deleted(world: ServiceWorld) -> None:

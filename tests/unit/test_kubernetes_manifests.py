@@ -21,6 +21,7 @@ from controlplane.providers.adapters.kubernetes.names import CLUSTER, Names
 from controlplane.providers.adapters.kubernetes.tokens import token_request
 from controlplane.providers.clusters import ClusterSpec, JobSpec, Member
 from controlplane.providers.errors import Refused
+from controlplane.providers.gpus import GpuKind
 from controlplane.providers.launching import Launch
 from controlplane.providers.services import Readiness, Scaling, ServiceFile, ServiceSpec
 from controlplane.providers.volumes import Mount
@@ -37,6 +38,14 @@ CONFIG = KubernetesConfig(
         "data": Volume(storage_class="lustre", size_gib=1000),
         "models": Volume(storage_class="nfs", size_gib=50, access="ReadOnlyMany", read_only=True),
     },
+)
+CLAIMING = CONFIG.model_copy(
+    update={
+        "gpus_by": "dra",
+        "nvlink_attribute": "example.org/nvlink",
+        "gpu_models": {"H100-SXM5-80GB": "NVIDIA H100 80GB HBM3"},
+        "queues_count_claims": True,
+    }
 )
 SPEC = ClusterSpec(CLUSTER_ID, "ten_one", "prj_one", "", (Member("gpu-1", 8, "alc_1"), Member("gpu-2", 8, "alc_2")))
 JOB = JobSpec(
@@ -90,6 +99,9 @@ def _of_services() -> dict[str, Any]:
     parts = serving.beside(NAMES, SERVICE, CONFIG, OFFER, OWNER)
     parts += serving.beside(NAMES, by_metric, asking, OFFER, OWNER)[2:]
     parts += serving.beside(NAMES, by_metric, CONFIG, OFFER, OWNER)[2:]
+    by_claim = replace(SERVICE, gpu=GpuKind(min_memory_gib=70))
+    made["service-claiming"] = serving.main(NAMES, by_claim, CLAIMING, KUEUE, 2)
+    made["service-claims"] = serving.claims(NAMES, by_claim, CLAIMING, "resource.k8s.io/v1", OWNER).body
     names = ("service-secret", "service-service", "service-hpa-cpu", "service-keda", "service-hpa-pods")
     return made | {name: one.body for name, one in zip(names, parts, strict=True)}
 
@@ -122,6 +134,13 @@ def _objects() -> dict[str, Any]:
         }
     )
     made["job-mounting"] = manifests.job(NAMES, mounting, CONFIG, KUEUE)
+    wanted = replace(JOB, gpu=GpuKind("H100-SXM5-80GB", 70, nvlink=True))
+    made["job-claiming"] = manifests.job(NAMES, wanted, CLAIMING, KUEUE)
+    made["job-claiming-count"] = manifests.job(NAMES, replace(JOB, gpu_model=""), CLAIMING, None)
+    for version in ("v1", "v1beta2", "v1beta1"):
+        made[f"claims-{version}"] = manifests.claims(NAMES, wanted, CLAIMING, f"resource.k8s.io/{version}", "0000-uid")
+    made["claims-count"] = manifests.claims(NAMES, replace(JOB, gpu_model=""), CLAIMING, "resource.k8s.io/v1")
+    made["resourcequota-claiming"] = walls.walls(NAMES, SPEC, CLAIMING)[1].body
     made["claim"] = manifests.claim(NAMES, CLUSTER_ID, "data", CONFIG)
     made["workloadpriorityclass-high"] = walls.rank(NAMES, "high", KUEUE).body
     made["secret"] = manifests.secret(NAMES, JOB, "0000-uid")

@@ -123,6 +123,10 @@ def refusal(home: Home, spec: Mapping[str, Any]) -> DomainError | None:
     too_large = _too_large(home, nodes=spec["nodes"], gpus_per_node=spec["gpus_per_node"])
     if too_large is not None:
         return too_large
+    model = (spec.get("gpu") or {}).get("model")
+    if model and home.gpu_model and model != home.gpu_model:
+        words = f"GPUs of the model {model} asked; those of {home.cluster_id} are {home.gpu_model}."
+        return GangTooLarge(words, resource="gpu_model", limit=home.gpu_model, requested=model)
     offered = None if home.provider is None else home.provider.job_features
     missing = [] if offered is None else [one for one in features_of(spec) if one not in offered]
     if not missing:

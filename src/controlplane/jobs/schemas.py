@@ -9,7 +9,7 @@ from pydantic import AfterValidator, Field, StringConstraints, model_validator
 from controlplane.jobs.models import JobRow
 from controlplane.jobs.ordering import JobOrder
 from controlplane.jobs.service import Slice
-from controlplane.web.programs import Env, Image, MountPath, SecretUse, SecretUseOut, check_ways
+from controlplane.web.programs import Env, GpuUse, GpuUseOut, Image, MountPath, SecretUse, SecretUseOut, check_ways
 from controlplane.web.schemas import Body, Issue, Labels, Moment, Out, Status
 
 MAX_SCRIPT_BYTES = 64 * 1024
@@ -206,6 +206,15 @@ class JobSpec(Body):
         description="Volumes that the cluster's operator offers, and where the job wants them.",
         examples=[[]],
     )
+    gpu: GpuUse | None = Field(
+        default=None, description="What its GPUs must be like; left out: any of the cluster's. Needs `gpus_per_node`."
+    )
+
+    @model_validator(mode="after")
+    def _counted(self) -> Self:
+        if self.gpu is not None and not self.gpus_per_node:
+            raise ValueError("gpu says what GPUs are like; say how many with gpus_per_node")
+        return self
 
     @model_validator(mode="after")
     def _one_program(self) -> Self:
@@ -286,6 +295,7 @@ class JobSpecOut(Out):
     cluster_id: str = Field(description="Where it runs.", examples=["clu_01k5x7p3r8w2v6t9q4n0m1c2d3"])
     nodes: int = Field(description="Nodes of the gang.", examples=[4])
     gpus_per_node: int = Field(description="GPUs on each node.", examples=[8])
+    gpu: GpuUseOut | None = Field(default=None, description="What its GPUs must be like.")
     tasks_per_node: int = Field(description="Tasks a bare `srun` starts on each node.", examples=[8])
     script: str | None = Field(description="The batch script; none with `launch`.", examples=[SCRIPT])
     launch: LaunchOut | None = Field(default=None, description="What is started in the place of a script.")

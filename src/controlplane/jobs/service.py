@@ -344,6 +344,7 @@ def _snapshot(claim: Claim, home: Home | None, state_age_s: float) -> JobSnapsho
         priority=spec.get("priority", "normal"),
         launch=spec.get("launch"),
         mounts=tuple(spec.get("mounts") or ()),
+        gpu=spec.get("gpu"),
         resume_step=(row["last_checkpoint"] or {}).get("step"),
         sent=home is not None and home.dedicated,
         log_closed=row["log_closed"],

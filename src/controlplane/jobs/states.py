@@ -103,6 +103,11 @@ FEATURE_HINTS: dict[str, tuple[str, str]] = {
     "launch_mpi": ("it cannot start the processes of an MPI program.", "Use a Slurm cluster, or launch with torchrun."),
     "secret_env": ("it cannot keep secrets.", "Leave them out."),
     "secret_files": ("it delivers secrets as environment only.", "Deliver the secret as env, or use a Kubernetes cluster."),
+    "gpu_attributes": (
+        "it only counts its GPUs.",
+        "Leave out gpu and ask by gpus_per_node, or use a cluster whose GPUs are claimed.",
+    ),
+    "gpu_nvlink": ("nothing there tells which GPUs have NVLink.", "Leave out gpu.nvlink."),
     "mounts": ("its operator offers no volumes.", "Leave out the mounts; ask the operator for a volume."),
 }
 """What a job may need of a provider, each with what is missing where it is not offered and what to do then."""
@@ -115,6 +120,13 @@ TRUNCATED = b"\n[the output goes on; only its first 16 MiB are kept]\n"
 """Stands behind the last byte that was kept, so that more than the cap is stored exactly when something was cut off."""
 ABSENCE_GAP_S = 90.0
 """A job is believed lost when the scheduler did not know it twice, this long apart: longer than its answers may be stale."""
+
+
+def gpu_features(wanted: Mapping[str, Any] | None) -> dict[str, bool]:
+    """
+    What an order's kind of GPU needs of a provider.
+    """
+    return {"gpu_attributes": bool(wanted), "gpu_nvlink": bool(wanted and wanted.get("nvlink"))}
 
 
 def features_of(spec: Mapping[str, Any]) -> tuple[str, ...]:
@@ -131,6 +143,7 @@ def features_of(spec: Mapping[str, Any]) -> tuple[str, ...]:
         "secret_env": any(one["env"] for one in spec.get("secrets") or ()),
         "secret_files": any(one["file"] for one in spec.get("secrets") or ()),
         "mounts": bool(spec.get("mounts")),
+        **gpu_features(spec.get("gpu")),
     }
     return tuple(name for name, asked in wanted.items() if asked)
 
@@ -374,6 +387,8 @@ class JobSnapshot:
     """What it is given sealed."""
     mounts: tuple[Mapping[str, Any], ...] = ()
     """{volume, path, read_only} of what its containers are given."""
+    gpu: Mapping[str, Any] | None = None
+    """{model, min_memory_gib, nvlink} that its GPUs must have; None: any of its cluster's."""
     resume_step: int | None = None
     """The step of the last good checkpoint; None where there is none."""
     sent: bool = False

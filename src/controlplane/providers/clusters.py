@@ -12,13 +12,25 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Literal, Protocol, runtime_checkable
 
+from controlplane.providers.gpus import GpuKind
 from controlplane.providers.launching import Launch
 from controlplane.providers.machines import Check
 from controlplane.providers.volumes import Mount
 
 MemberState = Literal["up", "draining", "drained", "down", "joining", "absent", "unknown"]
 Priority = Literal["low", "normal", "high"]
-JobFeature = Literal["gangs", "priority", "image", "launch_torchrun", "launch_mpi", "secret_env", "secret_files", "mounts"]
+JobFeature = Literal[
+    "gangs",
+    "priority",
+    "image",
+    "launch_torchrun",
+    "launch_mpi",
+    "secret_env",
+    "secret_files",
+    "mounts",
+    "gpu_attributes",
+    "gpu_nvlink",
+]
 JobPhase = Literal["pending", "running", "completing", "succeeded", "failed", "cancelled", "unknown"]
 FailureClass = Literal[
     "user_error",
@@ -197,6 +209,8 @@ class JobSpec:
     """File name to content, below the folder that SECRETS_DIR names."""
     mounts: tuple[Mount, ...] = ()
     """Volumes of the operator's in its containers."""
+    gpu: GpuKind | None = None
+    """What its GPUs must be like; None: any of its cluster's."""
 
 
 @dataclass(frozen=True, slots=True)

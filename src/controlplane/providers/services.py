@@ -11,6 +11,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Literal, Protocol, runtime_checkable
 
+from controlplane.providers.gpus import GpuKind
+
 ReplicaPhase = Literal["pending", "starting", "ready", "failing", "ending"]
 Trouble = Literal[
     "",
@@ -112,6 +114,8 @@ class ServiceSpec:
     """Nodes of one replica, which live and die together."""
     gpu_model: str = ""
     """As in the catalog; empty: any."""
+    gpu: GpuKind | None = None
+    """What its GPUs must be like; None: any of its cluster's."""
     readiness: Readiness = Readiness()
     """When a replica may be sent requests."""
     scaling: Scaling | None = None

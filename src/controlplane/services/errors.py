@@ -23,6 +23,15 @@ class ClusterUnusable(Conflict):
     title = "The cluster is not usable"
 
 
+class ServiceFeatureMissing(Conflict):
+    """
+    The provider of the service's cluster does not offer what the service asks for: fields `feature`, `hint`.
+    """
+
+    code = "service_feature_unsupported"
+    title = "The cluster cannot do what the service asks for"
+
+
 class ServiceNotChangeable(Conflict):
     """
     The service cannot be changed so from the state it is in: field `state`.

@@ -10,7 +10,7 @@ from controlplane.calculating.answers import Precision
 from controlplane.calculating.engines import ModelPath
 from controlplane.calculating.facts import ModelFacts
 from controlplane.services.planning import EngineName
-from controlplane.web.programs import Env, Image, SecretUse, check_ways
+from controlplane.web.programs import Env, GpuUse, Image, SecretUse, check_ways
 from controlplane.web.schemas import Body, Labels, Name
 
 MAX_COMMAND_BYTES = 64 * 1024
@@ -197,6 +197,9 @@ class Template(Body):
     gpus_per_node: int = Field(
         default=0, ge=0, le=16, description="GPUs on each node of a replica; found for you with `engine`.", examples=[1]
     )
+    gpu: GpuUse | None = Field(
+        default=None, description="What its GPUs must be like; left out: any of the cluster's. Needs `gpus_per_node`."
+    )
     nodes_per_replica: int = Field(
         default=1, ge=1, le=64, description="Nodes of one replica, which start and end together.", examples=[1]
     )
@@ -205,6 +208,8 @@ class Template(Body):
     def _whole(self) -> Self:
         if self.engine is None and self.image is None:
             raise ValueError("give an image, or an engine")
+        if self.gpu is not None and not (self.gpus_per_node or self.engine):
+            raise ValueError("gpu says what GPUs are like; say how many with gpus_per_node")
         twice = sorted({one.env for one in self.secrets if one.env} & self.env.keys())
         if twice:
             raise ValueError(f"{', '.join(twice)}: given by env and by a secret")

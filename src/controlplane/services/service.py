@@ -13,6 +13,7 @@ from controlplane.clusters import service as clusters
 from controlplane.clusters.states import HOME_LOST, Home
 from controlplane.identity import service as identity
 from controlplane.jobs import service as jobs
+from controlplane.jobs.states import FEATURE_HINTS, gpu_features
 from controlplane.kit.access import Principal
 from controlplane.kit.clock import CpClock
 from controlplane.kit.errors import FieldError, Invalid, NameTaken, NotFound
@@ -25,6 +26,7 @@ from controlplane.services.driving import apply
 from controlplane.services.errors import (
     ClusterRunsNoServices,
     ClusterUnusable,
+    ServiceFeatureMissing,
     ServiceNotChangeable,
     ServiceTooLarge,
     UnknownVersion,
@@ -120,8 +122,9 @@ def home_of(session: Session, principal: Principal, project_id: str, cluster_id:
 
 def check_size(home: Home, template: Mapping[str, Any], most_replicas: int) -> None:
     """
-    Returns when so many replicas could stand on the cluster with nothing else on it. Raises ServiceTooLarge.
+    Returns when so many replicas could stand on the cluster with nothing else on it. Raises ServiceTooLarge, ServiceFeatureMissing.
     """
+    _check_kind(home, template.get("gpu"))
     gpus, nodes = template["gpus_per_node"], template["nodes_per_replica"]
     if gpus > home.gpus_per_node:
         words = f"{gpus} GPUs per node asked; the nodes of {home.cluster_id} have {home.gpus_per_node}."
@@ -134,6 +137,22 @@ def check_size(home: Home, template: Mapping[str, Any], most_replicas: int) -> N
         if most_replicas > room:
             words = f"{most_replicas} replicas of {nodes} x {gpus} GPUs asked; {home.cluster_id} has room for {room}."
             raise ServiceTooLarge(words, resource="replicas", limit=room, requested=most_replicas)
+
+
+def _check_kind(home: Home, wanted: Mapping[str, Any] | None) -> None:
+    """
+    GPUs of the kind can be asked for, where the provider has said yet. Raises ServiceFeatureMissing, ServiceTooLarge.
+    """
+    model = (wanted or {}).get("model")
+    if model and home.gpu_model and model != home.gpu_model:
+        words = f"GPUs of the model {model} asked; those of {home.cluster_id} are {home.gpu_model}."
+        raise ServiceTooLarge(words, resource="gpu_model", limit=home.gpu_model, requested=model)
+    offered = None if home.provider is None else home.provider.job_features
+    asked = [name for name, is_asked in gpu_features(wanted).items() if is_asked]
+    missing = [] if offered is None else [name for name in asked if name not in offered]
+    if missing:
+        what, hint = FEATURE_HINTS[missing[0]]
+        raise ServiceFeatureMissing(f"{home.cluster_id} cannot run it: {what} {hint}", feature=missing[0], hint=hint)
 
 
 def create_service(session: Session, principal: Principal, project_id: str, order: ServiceOrder) -> ServiceView:

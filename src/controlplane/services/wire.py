@@ -12,7 +12,7 @@ from controlplane.services.models import ServiceLogRow, ServiceVersionRow
 from controlplane.services.schemas import CLUSTER_ID
 from controlplane.services.service import ServiceView
 from controlplane.services.states import TROUBLES, UNKNOWN_TROUBLE
-from controlplane.web.programs import SecretUseOut
+from controlplane.web.programs import GpuUseOut, SecretUseOut
 from controlplane.web.schemas import Issue, Moment, Out, Status
 
 
@@ -62,6 +62,7 @@ class TemplateOut(Out):
     port: int = Field(description="Where replicas take requests.", examples=[8000])
     readiness: ReadyWhenOut = Field(description="When a replica may be sent requests.")
     gpus_per_node: int = Field(description="GPUs on each node of a replica.", examples=[1])
+    gpu: GpuUseOut | None = Field(default=None, description="What its GPUs must be like.")
     nodes_per_replica: int = Field(description="Nodes of one replica.", examples=[1])
 
 

@@ -3,7 +3,7 @@ What callers say of a program that runs for them: its image, its environment and
 """
 
 import re
-from typing import Annotated, Self
+from typing import Annotated, Literal, Self
 
 from pydantic import AfterValidator, Field, StringConstraints, model_validator
 
@@ -43,6 +43,40 @@ MountPath = Annotated[
 ]
 Env = Annotated[dict[EnvName, Annotated[str, AfterValidator(_check_value)]], AfterValidator(_check_size)]
 """Names and values that every peer takes; a room may refuse more names."""
+
+
+class GpuUse(Body):
+    """
+    What every GPU must be like; at least one thing is said.
+    """
+
+    model: Annotated[str, StringConstraints(min_length=1, max_length=100)] | None = Field(
+        default=None, description="The model, as in the catalog.", examples=["H100-SXM5-80GB"]
+    )
+    min_memory_gib: int | None = Field(
+        default=None,
+        ge=1,
+        le=4096,
+        description="At least so much memory, in GiB. What is sold as 80 GB has a little less than 80 GiB.",
+        examples=[70],
+    )
+    nvlink: Literal[True] | None = Field(default=None, description="True: linked to its neighbours by NVLink.", examples=[True])
+
+    @model_validator(mode="after")
+    def _says_something(self) -> Self:
+        if self.model is None and self.min_memory_gib is None and self.nvlink is None:
+            raise ValueError("name a model, a memory or NVLink, or leave gpu out")
+        return self
+
+
+class GpuUseOut(Out):
+    """
+    What every GPU must be like.
+    """
+
+    model: str | None = Field(description="The model.", examples=["H100-SXM5-80GB"])
+    min_memory_gib: int | None = Field(description="At least so much memory, in GiB.", examples=[70])
+    nvlink: bool | None = Field(description="Whether it must have NVLink.", examples=[True])
 
 
 class SecretUse(Body):

@@ -11,6 +11,7 @@ from controlplane.jobs.steps.watching import facts_of, find
 from controlplane.kit.outcome import Advance, Fail, Outcome, Wait
 from controlplane.providers.clusters import JobSpec, Priority
 from controlplane.providers.errors import NoCapacity, NotFound, ProviderError, Refused, Transient, Unknown, Unsupported
+from controlplane.providers.gpus import kind_of
 from controlplane.providers.launching import Launch
 from controlplane.providers.toolbox import Toolbox
 from controlplane.providers.volumes import Mount
@@ -20,6 +21,7 @@ REFUSED_FOR = {
     "job_env_invalid": "Its environment or script cannot be sent to the scheduler.",
     "job_image_invalid": "The image's name is wrong.",
     "job_gpu_model_unknown": "No node of the cluster has that GPU.",
+    "job_gpu_unknown": "No node of the cluster has such GPUs.",
     "job_gang_unsupported": "The cluster starts no gangs of several nodes.",
     "job_feature_unsupported": "The cluster cannot do what the job asks for.",
     "job_volume_unknown": "The cluster has no such volume.",
@@ -69,6 +71,7 @@ def _spec(job: JobSnapshot, tools: Toolbox) -> JobSpec:
         secret_env={one.env: values[one.name] for one in job.secrets if one.env},
         secret_files={one.file: values[one.name] for one in job.secrets if one.file},
         mounts=tuple(Mount(one["volume"], one["path"], read_only=one["read_only"]) for one in job.mounts),
+        gpu=kind_of(job.gpu),
     )
 
 

@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from controlplane.clusters.states import HOME_LOST, HOME_READY
 from controlplane.kit.outcome import Advance, Wait
 from controlplane.providers.errors import ProviderError
+from controlplane.providers.gpus import kind_of
 from controlplane.providers.services import (
     Readiness,
     ReplicaView,
@@ -54,6 +55,7 @@ def spec_of(service: ServiceSnapshot, values: Mapping[str, str]) -> ServiceSpec:
         gpus_per_node=template["gpus_per_node"],
         nodes=template["nodes_per_replica"],
         gpu_model=service.gpu_model if template["gpus_per_node"] else "",
+        gpu=kind_of(template.get("gpu")),
         readiness=Readiness(**template["readiness"]),
         scaling=scaling,
         surge=rollout["surge"],

@@ -4,9 +4,8 @@ The adapter's door: what the ports ask, each call under one deadline.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from datetime import datetime
-from typing import Any
 
 from controlplane.providers.adapters.kubernetes.access import Access, access
 from controlplane.providers.adapters.kubernetes.client import Kube
@@ -14,7 +13,6 @@ from controlplane.providers.adapters.kubernetes.config import KubernetesConfig
 from controlplane.providers.adapters.kubernetes.jobs import Jobs
 from controlplane.providers.adapters.kubernetes.names import Names
 from controlplane.providers.adapters.kubernetes.nodes import Nodes
-from controlplane.providers.adapters.kubernetes.pool import gpus_of
 from controlplane.providers.adapters.kubernetes.rights import Rights
 from controlplane.providers.adapters.kubernetes.services import Services
 from controlplane.providers.adapters.kubernetes.shared import Shared
@@ -96,16 +94,23 @@ class KubernetesAdapter:
             groups = {str(one.get("name")) for one in self._kube.get("/apis").get("groups") or []}
             kueue = self._shared.kueue()
             nodes = self._kube.list_all("/api/v1/nodes")
-            gaps = self._rights.missing(queues=kueue is not None, groups=groups, volumes=bool(self._config.volumes))
+            claims = self._config.gpus_by == "dra"
+            gaps = self._rights.missing(queues=kueue is not None, groups=groups, volumes=bool(self._config.volumes), claims=claims)
+            unclaimed = claims and not self._shared.pool.devices.api()
+            counts = [] if unclaimed else [self._shared.pool.gpus(one) or 0 for one in nodes]
         extras = [name for group, name in EXTRAS.items() if group in groups]
-        notes = [self._inventory(nodes), "network policies hold only where the cluster's network enforces them"]
+        notes = [_inventory(counts, len(nodes)), "network policies hold only where the cluster's network enforces them"]
         if kueue is None:
             notes.append("no Kueue: jobs of more than one node are refused")
+        if unclaimed:
+            notes.append(
+                "nothing is ordered here, for GPUs are to be claimed and the server has no resource.k8s.io that we can write"
+            )
         if gaps:
             notes.append(f"nothing is ordered here, for the credential may not: {', '.join(gaps)}"[:MAX_NOTE])
         return Capabilities(
             version=", ".join([f"kubernetes {version}", *([kueue.api.replace("/", " ")] if kueue else []), *extras]),
-            products=() if gaps else ("kubernetes",),
+            products=() if gaps or unclaimed else ("kubernetes",),
             job_output=True,
             drain=True,
             walls=("namespace", "network_policy", "taint", *(["queue"] if kueue else [])),
@@ -307,8 +312,10 @@ class KubernetesAdapter:
 
     def _features(self, *, queues: bool) -> tuple[JobFeature, ...]:
         mounts: tuple[JobFeature, ...] = ("mounts",) if self._config.volumes else ()
-        return (*(QUEUED if queues else ()), *ALWAYS, *mounts)
+        kinds: tuple[JobFeature, ...] = ("gpu_attributes",) if self._config.gpus_by == "dra" else ()
+        kinds += ("gpu_nvlink",) if kinds and self._config.nvlink_attribute else ()
+        return (*(QUEUED if queues else ()), *ALWAYS, *mounts, *kinds)
 
-    def _inventory(self, nodes: list[dict[str, Any]]) -> str:
-        counts = [gpus_of(one, self._config.gpu_resource) or 0 for one in nodes]
-        return f"{sum(1 for one in counts if one)} of {len(nodes)} nodes have GPUs, {sum(counts)} in all"
+
+def _inventory(counts: Sequence[int], nodes: int) -> str:
+    return f"{sum(1 for one in counts if one)} of {nodes} nodes have GPUs, {sum(counts)} in all"

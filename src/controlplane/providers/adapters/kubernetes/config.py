@@ -86,10 +86,19 @@ class KubernetesConfig(BaseModel):
     """Where pods may connect besides their own namespace and name servers, for example the network of your object store."""
     gpu_resource: LabelKey = "nvidia.com/gpu"
     """The extended resource that is a GPU."""
+    gpus_by: Literal["device_plugin", "dra"] = "device_plugin"
+    """Who gives GPUs to pods on all nodes: a device plugin, which counts them, or a DRA driver, which is asked by attribute. Never both."""
+    dra_class: str = Field(default="gpu.nvidia.com", max_length=63, pattern=r"^[a-z0-9]([-a-z0-9.]*[a-z0-9])?$")
+    """The DeviceClass of whole GPUs, which is also the name of their driver."""
+    nvlink_attribute: str = Field(default="", max_length=120, pattern=r"^([a-z0-9]([-a-z0-9.]*[a-z0-9])?/[A-Za-z_][A-Za-z0-9_]*)?$")
+    """The device attribute, `domain/name`, that is true for a GPU with NVLink; empty: none tells."""
+    queues_count_claims: bool = False
+    """Whether Kueue is set up to count claims of that class as `gpu_resource`; if not, it is left alone with `gpus_by` dra."""
     gpu_model_label: LabelKey = "nvidia.com/gpu.product"
     """The label of a node that names its GPUs."""
     gpu_models: dict[str, str] = Field(default_factory=dict)
-    """Catalog model to that label's value, for example `{"H100-SXM5-80GB": "NVIDIA-H100-80GB-HBM3"}`."""
+    """Catalog model to that label's value, for example `{"H100-SXM5-80GB": "NVIDIA-H100-80GB-HBM3"}`; with `gpus_by` dra, to the driver's
+    `productName`, for example `NVIDIA H100 80GB HBM3`."""
     topology_labels: list[LabelKey] = Field(default_factory=list, max_length=8)
     """Labels of nodes from the widest to the narrowest, for Kueue's Topology; empty: placement without topology."""
     tenant_url: str = Field(default="", pattern=r"^(https?://[^\s/?#@]+(/[^\s?#]*)?)?$", max_length=500)

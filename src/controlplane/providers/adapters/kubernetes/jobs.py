@@ -11,9 +11,18 @@ from typing import Any
 from controlplane.providers.adapters.kubernetes.client import Conflict, Exists, Kube
 from controlplane.providers.adapters.kubernetes.config import KubernetesConfig
 from controlplane.providers.adapters.kubernetes.folding import accounted, index, over, view
-from controlplane.providers.adapters.kubernetes.manifests import CONTAINER, claim, claim_name, job, refuse_unsendable, secret
+from controlplane.providers.adapters.kubernetes.manifests import (
+    CONTAINER,
+    claim,
+    claim_name,
+    claims,
+    claims_gpus,
+    job,
+    refuse_unsendable,
+    secret,
+)
 from controlplane.providers.adapters.kubernetes.names import CANCELLED, TENANT, TOKEN, Names, core, grouped, job_name
-from controlplane.providers.adapters.kubernetes.pool import ended, gpus_of
+from controlplane.providers.adapters.kubernetes.pool import ended
 from controlplane.providers.adapters.kubernetes.shared import Shared
 from controlplane.providers.adapters.kubernetes.tracker import Tracker
 from controlplane.providers.adapters.kubernetes.walls import rank
@@ -64,6 +73,7 @@ class Jobs:
             uid = found["metadata"]["uid"]
             path = core(self._names.namespace(spec.cluster_id), "secrets", job_name(spec.token))
             self._kube.apply(path, secret(self._names, spec, uid))
+            self._put_claims(spec, uid)
         return str(found["metadata"]["uid"])
 
     def find(self, cluster_id: str, token: str) -> JobView:
@@ -157,7 +167,17 @@ class Jobs:
         except NotFound:
             return b""
 
+    def _put_claims(self, spec: JobSpec, uid: str = "") -> None:
+        """
+        The server has what the pods' claims are made from, where they get their GPUs so.
+        """
+        if claims_gpus(spec, self._config):
+            api = self._shared.pool.devices.must_api()
+            path = grouped(api, "resourceclaimtemplates", job_name(spec.token), namespace=self._names.namespace(spec.cluster_id))
+            self._kube.apply(path, claims(self._names, spec, self._config, api, uid))
+
     def _create(self, spec: JobSpec) -> Json:
+        self._put_claims(spec)
         kueue = self._shared.kueue()
         body = job(self._names, spec, self._config, kueue)
         if kueue is not None and spec.priority != "normal":
@@ -261,7 +281,10 @@ class Jobs:
             self._refuse_small(spec)
 
     def _refuse_small(self, spec: JobSpec) -> None:
-        room = self._room(spec, self._shared.nodes_now(spec.cluster_id))
+        nodes = self._shared.nodes_now(spec.cluster_id)
+        room = self._room(spec, nodes)
+        if spec.gpu is not None and nodes and not any(self._like(spec, one) for one in nodes):
+            raise Refused(f"no GPU of {spec.cluster_id} is like {spec.gpu}", code="job_gpu_unknown")
         if spec.nodes > room:
             raise NoCapacity(
                 f"{spec.nodes} nodes with {spec.gpus_per_node} GPUs asked, {room} in the cluster", code="job_larger_than_cluster"
@@ -269,7 +292,12 @@ class Jobs:
 
     def _room(self, spec: JobSpec, nodes: Iterable[Json]) -> int:
         usable = [one for one in nodes if one["metadata"]["name"] not in spec.exclude]
-        return sum(1 for one in usable if (gpus_of(one, self._config.gpu_resource) or 0) >= spec.gpus_per_node)
+        return sum(1 for one in usable if self._like(spec, one) >= spec.gpus_per_node)
+
+    def _like(self, spec: JobSpec, node: Json) -> int:
+        if not spec.gpus_per_node:
+            return 0
+        return self._shared.pool.gpus_like(node, spec.gpu, spec.gpu_model)
 
 
 def _in_turn(pod: Json) -> tuple[int, str]:

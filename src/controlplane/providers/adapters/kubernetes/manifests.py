@@ -8,6 +8,7 @@ import base64
 from typing import Any
 
 from controlplane.providers.adapters.kubernetes.config import KubernetesConfig, check_image
+from controlplane.providers.adapters.kubernetes.devices import marked_pod, marked_template, refuse_kind, selectors, template_body
 from controlplane.providers.adapters.kubernetes.names import HOSTNAME, PRIORITY, QUEUE, TOKEN, Names, job_name
 from controlplane.providers.adapters.kubernetes.pods import (
     MAX_SECRET_BYTES,
@@ -48,6 +49,9 @@ def refuse_unsendable(spec: JobSpec, config: KubernetesConfig) -> None:
     if odd or "\0" in spec.script or size > MAX_SECRET_BYTES:
         raise Refused("the environment or script cannot be sent", code="job_env_invalid")
     check_mounts(spec.mounts, config.volumes)
+    refuse_kind(spec.gpu, config)
+    if config.gpus_by == "dra":
+        selectors(spec.gpu, spec.gpu_model, config)
     if spec.image:
         try:
             check_image(spec.image)
@@ -71,7 +75,7 @@ def job(names: Names, spec: JobSpec, config: KubernetesConfig, kueue: Queueing |
         "suspend": kueue is not None,
         # a gang that lost one pod cannot go on with a new one, so only a job of one node is started again by the peer
         "podFailurePolicy": {"rules": [{"action": lost, "onPodConditions": [{"type": DISRUPTED, "status": "True"}]}]},
-        "template": {"metadata": _template_marks(labels, config, kueue), "spec": _pod(spec, config, kueue)},
+        "template": {"metadata": _template_marks(labels, spec, config, kueue), "spec": _pod(spec, config, kueue)},
     }
     queue = {QUEUE: "cluster"} if kueue is not None else {}
     if kueue is not None and spec.priority != "normal":
@@ -99,6 +103,28 @@ def secret(names: Names, spec: JobSpec, uid: str) -> Json:
         "type": "Opaque",
         "data": {key: base64.b64encode(value.encode()).decode() for key, value in texts.items()},
     }
+
+
+def claims(names: Names, spec: JobSpec, config: KubernetesConfig, api: str, uid: str = "") -> Json:
+    """
+    What the pods' claims of GPUs are made from. With the Job's uid it belongs to the Job; before there is one, Kueue already reads it.
+    """
+    name = job_name(spec.token)
+    metadata: Json = {
+        "name": name,
+        "namespace": names.namespace(spec.cluster_id),
+        "labels": names.labels(spec.cluster_id) | {TOKEN: spec.token},
+    }
+    if uid:
+        metadata["ownerReferences"] = [{"apiVersion": "batch/v1", "kind": "Job", "name": name, "uid": uid}]
+    return template_body(api, metadata, spec.gpus_per_node, spec.gpu, spec.gpu_model, config)
+
+
+def claims_gpus(spec: JobSpec, config: KubernetesConfig) -> bool:
+    """
+    Whether the attempt's pods get their GPUs by claims.
+    """
+    return bool(spec.gpus_per_node) and config.gpus_by == "dra"
 
 
 def claim(names: Names, cluster_id: str, volume: str, config: KubernetesConfig) -> Json:
@@ -132,17 +158,19 @@ def _script(spec: JobSpec) -> str:
     return spec.script if spec.launch is None else on_each_node(spec.launch)
 
 
-def _template_marks(labels: dict[str, str], config: KubernetesConfig, kueue: Queueing | None) -> Json:
-    marks: Json = {"labels": labels}
+def _template_marks(labels: dict[str, str], spec: JobSpec, config: KubernetesConfig, kueue: Queueing | None) -> Json:
+    notes = marked_template(spec.gpus_per_node) if claims_gpus(spec, config) else {}
+    marks: Json = {"labels": labels} | ({"annotations": notes} if notes else {})
     if kueue is not None and kueue.topology and config.topology_labels:
         racks = [one for one in config.topology_labels if one != HOSTNAME] or config.topology_labels
-        marks["annotations"] = {"kueue.x-k8s.io/podset-preferred-topology": racks[-1]}
+        marks["annotations"] = {**notes, "kueue.x-k8s.io/podset-preferred-topology": racks[-1]}
     return marks
 
 
 def _pod(spec: JobSpec, config: KubernetesConfig, kueue: Queueing | None) -> Json:
     return {
         **fence(config, spec.cluster_id, spec.gpu_model, spec.gpus_per_node, unknown_model="job_gpu_model_unknown"),
+        **marked_pod(job_name(spec.token) if claims_gpus(spec, config) else ""),
         "restartPolicy": "Never",
         "subdomain": HEADLESS,
         "affinity": _affinity(spec, by_topology=kueue is not None and kueue.topology and bool(config.topology_labels)),

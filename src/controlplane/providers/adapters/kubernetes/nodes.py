@@ -15,7 +15,7 @@ from controlplane.providers.adapters.kubernetes.client import Kube
 from controlplane.providers.adapters.kubernetes.config import KubernetesConfig
 from controlplane.providers.adapters.kubernetes.marks import MACHINE, Mark
 from controlplane.providers.adapters.kubernetes.names import CLUSTER, OWNER, Names, core, grouped, node_path, word
-from controlplane.providers.adapters.kubernetes.pool import Pool, ended, gpus_of, instant, ready_condition
+from controlplane.providers.adapters.kubernetes.pool import Pool, ended, instant, ready_condition
 from controlplane.providers.adapters.kubernetes.quantities import amount
 from controlplane.providers.errors import Busy, NotFound, Refused
 from controlplane.providers.machines import Check, Deployment, Inventory, MachineList, MachineView, Phase, WipeReport
@@ -247,7 +247,7 @@ class Nodes:
         versions = {"kubelet": "kubeletVersion", "kernel": "kernelVersion", "container_runtime": "containerRuntimeVersion"}
         return Inventory(
             gpu_model=self._models.get(label, ""),
-            gpus=gpus_of(node, self._config.gpu_resource),
+            gpus=self._pool.gpus(node),
             memory_gib=int(amount(str(capacity.get("memory", "0"))) / GIB),
             cpus=int(amount(str(capacity.get("cpu", "0")))),
             firmware={name: str(info[key]) for name, key in versions.items() if info.get(key)},
@@ -255,8 +255,7 @@ class Nodes:
 
     def _checks(self, node: Json, left: int) -> tuple[Check, ...]:
         ready = ready_condition(node) or {}
-        there = gpus_of(node, self._config.gpu_resource) or 0
-        capacity = str((node.get("status", {}).get("capacity") or {}).get(self._config.gpu_resource, "0"))
+        there, capacity = self._pool.gpus(node) or 0, self._pool.all_gpus(node)
         pressed = sorted(one["type"] for one in _conditions(node) if one["type"] in PRESSURES and one.get("status") == "True")
         return (
             Check("node_answers", "passed" if ready.get("status") == "True" else "failed", str(ready.get("reason", "NotReady"))),

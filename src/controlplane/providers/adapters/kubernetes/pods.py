@@ -9,6 +9,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from controlplane.providers.adapters.kubernetes.config import KubernetesConfig
+from controlplane.providers.adapters.kubernetes.devices import CLAIM
 from controlplane.providers.adapters.kubernetes.names import CLUSTER
 from controlplane.providers.adapters.kubernetes.walls import toleration
 from controlplane.providers.errors import Refused
@@ -76,14 +77,17 @@ def confine(config: KubernetesConfig, gpus: int) -> Json:
     The fields of a container that hold what it may use: so many GPUs, and no privilege.
     """
     counted = {config.gpu_resource: str(gpus)} if gpus else {}
+    held: Json = {"limits": counted, "requests": counted} if counted else {}
+    if counted and config.gpus_by == "dra":
+        held = {"claims": [{"name": CLAIM}]}
     return {
-        "resources": {"limits": counted, "requests": counted} if counted else {},
+        "resources": held,
         "securityContext": {"allowPrivilegeEscalation": False, "capabilities": {"drop": ["ALL"]}},
     }
 
 
 def _model(config: KubernetesConfig, gpu_model: str, gpus: int, unknown_model: str) -> dict[str, str]:
-    if not (gpu_model and gpus and config.gpu_models):
+    if not (gpu_model and gpus and config.gpu_models) or config.gpus_by == "dra":
         return {}
     if gpu_model not in config.gpu_models:
         raise Refused(f"no label is configured for {gpu_model}", code=unknown_model)

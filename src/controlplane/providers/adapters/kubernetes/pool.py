@@ -13,6 +13,7 @@ from typing import Any
 
 from controlplane.providers.adapters.kubernetes.client import FIELD_MANAGER, Conflict, Kube
 from controlplane.providers.adapters.kubernetes.config import KubernetesConfig
+from controlplane.providers.adapters.kubernetes.devices import Devices, fits, usable
 from controlplane.providers.adapters.kubernetes.names import (
     ALLOCATION,
     CLUSTER,
@@ -27,6 +28,7 @@ from controlplane.providers.adapters.kubernetes.names import (
 )
 from controlplane.providers.clusters import Member, MemberState, MemberView
 from controlplane.providers.errors import Busy, NotFound, Refused
+from controlplane.providers.gpus import GpuKind
 
 Json = dict[str, Any]
 MAX_CHANGES = 5
@@ -45,6 +47,31 @@ class Pool:
         self._kube = kube
         self._names = names
         self._config = config
+        self.devices = Devices(kube, config)
+
+    def gpus(self, node: Json) -> int | None:
+        """
+        GPUs that pods can have on the node; None when it does not tell yet.
+        """
+        if self._config.gpus_by != "dra" or ready_condition(node) is None:
+            return gpus_of(node, self._config.gpu_resource)
+        return sum(1 for one in self.devices.on(node["metadata"]["name"]) if usable(one))
+
+    def all_gpus(self, node: Json) -> str:
+        """
+        GPUs that the node has, usable or not.
+        """
+        if self._config.gpus_by == "dra":
+            return str(len(self.devices.on(node["metadata"]["name"])))
+        return str((node.get("status", {}).get("capacity") or {}).get(self._config.gpu_resource, "0"))
+
+    def gpus_like(self, node: Json, kind: GpuKind | None, gpu_model: str) -> int:
+        """
+        How many of the node's GPUs are such as are wanted.
+        """
+        if self._config.gpus_by != "dra":
+            return self.gpus(node) or 0
+        return sum(1 for one in self.devices.on(node["metadata"]["name"]) if fits(one, kind, gpu_model, self._config))
 
     def marked(self, cluster_id: str = "") -> list[Json]:
         """
@@ -92,8 +119,10 @@ class Pool:
 
     def asks_gpus(self, pod: Json) -> bool:
         """
-        Whether one of the pod's containers has GPUs of its own.
+        Whether one of the pod's containers has GPUs of its own, or the pod claims devices, whatever they are.
         """
+        if pod.get("spec", {}).get("resourceClaims"):
+            return True
         containers = pod.get("spec", {}).get("containers") or []
         return any(self._config.gpu_resource in ((one.get("resources") or {}).get("limits") or {}) for one in containers)
 
@@ -158,7 +187,7 @@ class Pool:
         return MemberView(
             ref=node["metadata"]["name"],
             state=state,
-            gpus=gpus_of(node, self._config.gpu_resource),
+            gpus=self.gpus(node),
             jobs=jobs,
             reason=self._reason(node, state),
             drained_by_us=drained_by_us(node),

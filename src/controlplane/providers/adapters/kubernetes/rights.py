@@ -73,6 +73,11 @@ QUEUE_NEEDS = (
 """With Kueue."""
 VOLUME_NEEDS = (Need("", "persistentvolumeclaims", ("get", "create")),)
 """Where volumes are offered; they go with their namespace."""
+CLAIM_NEEDS = (
+    Need("resource.k8s.io", "resourceslices", ("list",)),
+    Need("resource.k8s.io", "resourceclaimtemplates", ("get", "list", "delete", *MAKE)),
+)
+"""Where GPUs are claimed."""
 GROUP_NEEDS: Mapping[str, tuple[Need, ...]] = {
     "leaderworkerset.x-k8s.io": (Need("leaderworkerset.x-k8s.io", "leaderworkersets", ("get", "list", "delete", *MAKE)),),
     "keda.sh": (Need("keda.sh", "scaledobjects", ("get", "delete", *MAKE)),),
@@ -90,12 +95,12 @@ class Rights:
         self._lock = threading.Lock()
         self._fine_until: dict[tuple[Need, ...], float] = {}
 
-    def missing(self, *, queues: bool, groups: Collection[str], volumes: bool = False) -> tuple[str, ...]:
+    def missing(self, *, queues: bool, groups: Collection[str], volumes: bool = False, claims: bool = False) -> tuple[str, ...]:
         """
         What we may not do and must with the API groups that the server has, as `verb resource`; empty for nothing. One request where the
         server lists our rules, and one more for each right that is not among them.
         """
-        needs = (*NEEDS, *(QUEUE_NEEDS if queues else ()), *(VOLUME_NEEDS if volumes else ()))
+        needs = (*NEEDS, *(QUEUE_NEEDS if queues else ()), *(VOLUME_NEEDS if volumes else ()), *(CLAIM_NEEDS if claims else ()))
         needs += tuple(one for group, some in GROUP_NEEDS.items() if group in groups for one in some)
         with self._lock:
             if time.monotonic() < self._fine_until.get(needs, 0.0):

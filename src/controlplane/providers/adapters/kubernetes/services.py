@@ -11,11 +11,12 @@ from typing import Any
 from controlplane.providers.adapters.kubernetes.client import Exists, Kube
 from controlplane.providers.adapters.kubernetes.config import KubernetesConfig
 from controlplane.providers.adapters.kubernetes.names import SERVICE, TENANT, TURN, Names, core, grouped, service_name
-from controlplane.providers.adapters.kubernetes.pool import gpus_of
 from controlplane.providers.adapters.kubernetes.serving import (
     CONTAINER,
     Offer,
     beside,
+    claims,
+    claims_gpus,
     main,
     main_path,
     refuse_unsendable,
@@ -63,7 +64,14 @@ class Services:
             raise Busy(f"{spec.service_id} is still being removed", retry_in_s=2.0)
         elif int((found["metadata"].get("annotations") or {}).get(TURN, 0)) > spec.turn:
             return
+        api = self._shared.pool.devices.must_api() if claims_gpus(spec, self._config) else ""
+        if api and found is None:  # Kueue reads it as soon as there are pods; the main object owns it once there is one
+            first = claims(self._names, spec, self._config, api, None)
+            self._kube.apply(first.path, first.body)
         made = self._put_main(spec, found)
+        if api:
+            owned = claims(self._names, spec, self._config, api, made)
+            self._kube.apply(owned.path, owned.body)
         scaler = scaler_of(spec, offer, self._config)
         for one in beside(self._names, spec, self._config, offer, made):
             self._kube.apply(one.path, one.body)
@@ -96,6 +104,8 @@ class Services:
             self._remove(path, cluster_id, service_id)
         for secret in self._secrets(cluster_id, service_id):
             self._kube.delete(core(self._ns(cluster_id), "secrets", secret["metadata"]["name"]), uid=secret["metadata"]["uid"])
+        for kept in self._claims(cluster_id, service_id):
+            self._delete_claims(cluster_id, kept)
 
     def list_ids(self, cluster_id: str) -> tuple[str, ...]:
         """
@@ -171,6 +181,10 @@ class Services:
             if number.isdecimal() and int(number) <= spec.version - VERSIONS_KEPT:
                 path = core(self._ns(spec.cluster_id), "secrets", secret["metadata"]["name"])
                 self._kube.delete(path, uid=secret["metadata"]["uid"])
+        for kept in self._claims(spec.cluster_id, spec.service_id):
+            number = kept["metadata"]["name"].rpartition("-v")[2]
+            if number.isdecimal() and int(number) <= spec.version - VERSIONS_KEPT:
+                self._delete_claims(spec.cluster_id, kept)
 
     def _remove(self, path: str, cluster_id: str, service_id: str) -> None:
         found = self._kube.find(path)
@@ -181,6 +195,21 @@ class Services:
         found = self._kube.find(main_path(self._names, cluster_id, service_id, spread=spread))
         ours = found is not None and self._names.marks(found, cluster_id) and service_of(found) == service_id
         return found if ours else None
+
+    def _claims(self, cluster_id: str, service_id: str) -> list[Json]:
+        """
+        What claims of the service's versions are made from; none where GPUs are counted.
+        """
+        api = self._shared.pool.devices.api() if self._config.gpus_by == "dra" else ""
+        if not api:
+            return []
+        path = grouped(api, "resourceclaimtemplates", namespace=self._ns(cluster_id))
+        return self._kube.list_all(path, labels=self._labels(cluster_id, service_id))
+
+    def _delete_claims(self, cluster_id: str, kept: Json) -> None:
+        api = self._shared.pool.devices.must_api()
+        path = grouped(api, "resourceclaimtemplates", kept["metadata"]["name"], namespace=self._ns(cluster_id))
+        self._kube.delete(path, uid=kept["metadata"]["uid"])
 
     def _secrets(self, cluster_id: str, service_id: str) -> list[Json]:
         return self._kube.list_all(core(self._ns(cluster_id), "secrets"), labels=self._labels(cluster_id, service_id))
@@ -205,7 +234,8 @@ class Services:
 
     def _refuse_impossible(self, spec: ServiceSpec) -> None:
         nodes = self._shared.pool.marked(spec.cluster_id)
-        able = sum(1 for one in nodes if (gpus_of(one, self._config.gpu_resource) or 0) >= spec.gpus_per_node)
+        pool, gpus = self._shared.pool, spec.gpus_per_node
+        able = sum(1 for one in nodes if not gpus or pool.gpus_like(one, spec.gpu, spec.gpu_model) >= gpus)
         if able < spec.nodes:
             raise NoCapacity(
                 f"a replica of {spec.nodes} nodes with {spec.gpus_per_node} GPUs asked, {able} in the cluster",

@@ -11,6 +11,7 @@ from pathlib import PurePosixPath
 from typing import Any
 
 from controlplane.providers.adapters.kubernetes.config import KubernetesConfig, check_image
+from controlplane.providers.adapters.kubernetes.devices import marked_pod, marked_template, refuse_kind, template_body
 from controlplane.providers.adapters.kubernetes.names import (
     HOSTNAME,
     QUEUE,
@@ -71,6 +72,7 @@ def refuse_unsendable(spec: ServiceSpec, offer: Offer, config: KubernetesConfig)
         check_image(spec.image)
     except ValueError as error:
         raise Refused(f"image: {error}", code="service_image_invalid") from error
+    refuse_kind(spec.gpu, config)
     env = {**spec.env, **spec.secret_env}
     odd = odd_variables(env) + odd_files(spec.secret_files)
     size = sum(len(key) + len(value.encode()) for key, value in {**env, **spec.secret_files}.items())
@@ -130,22 +132,24 @@ def main(names: Names, spec: ServiceSpec, config: KubernetesConfig, kueue: Queue
         "annotations": {TURN: str(spec.turn), VERSION: str(spec.version)},
     }
     bounds = {"maxSurge": spec.surge, "maxUnavailable": spec.unavailable}
-    own = {**labels, VERSION: str(spec.version)}
+    own: Json = {"labels": {**labels, VERSION: str(spec.version)}}
+    if claims_gpus(spec, config):
+        own["annotations"] = marked_template(spec.gpus_per_node)
     if spec.nodes == 1:
         body: Json = {
             "replicas": replicas,
             "selector": {"matchLabels": {SERVICE: spec.service_id}},
             "strategy": {"type": "RollingUpdate", "rollingUpdate": bounds},
             "revisionHistoryLimit": 3,
-            "template": {"metadata": {"labels": own}, "spec": _pod(spec, config, spec.command, first=True)},
+            "template": {"metadata": own, "spec": _pod(spec, config, spec.command, first=True)},
         }
         return {"apiVersion": APPS, "kind": "Deployment", "metadata": metadata, "spec": body}
     followers = spec.worker_command or spec.command
     group = {
         "size": spec.nodes,
         "restartPolicy": "RecreateGroupOnPodRestart",
-        "leaderTemplate": {"metadata": {"labels": own}, "spec": _pod(spec, config, spec.command, first=True)},
-        "workerTemplate": {"metadata": {"labels": own}, "spec": _pod(spec, config, followers, first=False)},
+        "leaderTemplate": {"metadata": own, "spec": _pod(spec, config, spec.command, first=True)},
+        "workerTemplate": {"metadata": own, "spec": _pod(spec, config, followers, first=False)},
     }
     body = {
         "replicas": replicas,
@@ -185,6 +189,27 @@ def beside(names: Names, spec: ServiceSpec, config: KubernetesConfig, offer: Off
     if scaler == "keda":
         parts.append(part(KEDA, "ScaledObject", "scaledobjects", name, spec=_scaled_object(spec, target, ns, config)))
     return tuple(parts)
+
+
+def claims_gpus(spec: ServiceSpec, config: KubernetesConfig) -> bool:
+    """
+    Whether the replicas get their GPUs by claims.
+    """
+    return bool(spec.gpus_per_node) and config.gpus_by == "dra"
+
+
+def claims(names: Names, spec: ServiceSpec, config: KubernetesConfig, api: str, owner: Json | None) -> Part:
+    """
+    What the claims of the version's pods are made from; it cannot be changed, so each version has its own, named as its Secret.
+    """
+    ns, name = names.namespace(spec.cluster_id), secret_name(spec)
+    labels = names.labels(spec.cluster_id) | {SERVICE: spec.service_id}
+    metadata: Json = {"name": name, "namespace": ns, "labels": labels}
+    if owner is not None:
+        target = {"apiVersion": owner["apiVersion"], "kind": owner["kind"], "name": service_name(spec.service_id)}
+        metadata["ownerReferences"] = [{**target, "uid": owner["metadata"]["uid"]}]
+    body = template_body(api, metadata, spec.gpus_per_node, spec.gpu, spec.gpu_model, config)
+    return Part(grouped(api, "resourceclaimtemplates", name, namespace=ns), body)
 
 
 def scaler_paths(names: Names, cluster_id: str, service_id: str, offer: Offer) -> dict[str, str]:
@@ -251,6 +276,7 @@ def _pod(spec: ServiceSpec, config: KubernetesConfig, command: tuple[str, ...], 
         volumes.append({"name": "secrets", "secret": secret_files(secret_name(spec), keys)})
     pod: Json = {
         **fence(config, spec.cluster_id, spec.gpu_model, spec.gpus_per_node, unknown_model="service_gpu_model_unknown"),
+        **marked_pod(secret_name(spec) if claims_gpus(spec, config) else ""),
         "containers": [_container(spec, config, command, first=first)],
         "volumes": volumes,
     }

@@ -49,8 +49,8 @@ class Shared:
         """
         The Kueue that is there and that we may use; None for none.
         """
-        if self._config.queues == "off":
-            return None
+        if self._config.queues == "off" or (self._config.gpus_by == "dra" and not self._config.queues_count_claims):
+            return None  # a queue that does not count claims would admit gangs that find no GPUs
         with self._lock:
             if self._kueue is None or time.monotonic() - self._kueue[0] > FACTS_KEPT_S:
                 self._kueue = (time.monotonic(), self._discovered())
@@ -200,8 +200,11 @@ class Shared:
         """
         sums = {name: Decimal(0) for name in ("cpu", "memory", "ephemeral-storage", self._config.gpu_resource)}
         for node in nodes:
+            told = dict(node.get("status", {}).get("allocatable") or {})
+            if self._config.gpus_by == "dra":
+                told[self._config.gpu_resource] = str(self.pool.gpus(node) or 0)
             for name in sums:
-                sums[name] += amount(str((node.get("status", {}).get("allocatable") or {}).get(name, "0")))
+                sums[name] += amount(str(told.get(name, "0")))
         return {name: str(int(total)) for name, total in sums.items()}
 
     def _seen(self, node: Json, jobs: int) -> MemberView:

@@ -7,6 +7,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+from controlplane.providers.adapters.kubernetes.devices import claimed
 from controlplane.providers.adapters.kubernetes.names import SERVICE, TURN, VERSION
 from controlplane.providers.adapters.kubernetes.pool import ended
 from controlplane.providers.adapters.kubernetes.serving import CONTAINER, LWS_INDEX
@@ -133,7 +134,7 @@ def _statuses(pod: Json) -> list[Json]:
 
 def _gpus(pod: Json, resource: str) -> int:
     limits = [(one.get("resources") or {}).get("limits") or {} for one in pod["spec"].get("containers") or []]
-    return sum(int(one.get(resource, 0)) for one in limits)
+    return claimed(pod) + sum(int(one.get(resource, 0)) for one in limits)
 
 
 def _version(pod: Json) -> int:

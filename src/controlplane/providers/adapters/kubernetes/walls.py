@@ -93,6 +93,8 @@ def walls(names: Names, spec: ClusterSpec, config: KubernetesConfig) -> tuple[Pa
         "services.loadbalancers": "0",
         "services.nodeports": "0",
     }
+    if config.gpus_by == "dra":
+        hard[f"{config.dra_class}.deviceclass.resource.k8s.io/devices"] = str(sum(one.gpus for one in spec.members))
     meeting = {"clusterIP": "None", "selector": {CLUSTER: spec.cluster_id}, "publishNotReadyAddresses": True}
     reads = [{"apiGroups": [group], "resources": kinds, "verbs": ["get", "list", "watch"]} for group, kinds in READABLE]
     return (

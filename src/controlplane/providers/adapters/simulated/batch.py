@@ -44,6 +44,8 @@ def played(spec: JobSpec) -> JobSpec:
     """
     if spec.image or spec.secret_files or spec.mounts:
         raise Unsupported("the simulator has no containers and no files", code="job_feature_unsupported")
+    if spec.gpu is not None:
+        raise Unsupported("the simulator's GPUs have no attributes", code="job_feature_unsupported")
     spec = replace(spec, env={**spec.env, **spec.secret_env}, secret_env={})
     if spec.launch is None:
         return spec

@@ -21,7 +21,7 @@ from controlplane.providers.adapters.simulated.clock import from_us
 from controlplane.providers.adapters.simulated.faults import CANARY_HOST
 from controlplane.providers.adapters.simulated.groups import standing
 from controlplane.providers.adapters.simulated.members import MemberRow, all_members
-from controlplane.providers.errors import NoCapacity, NotFound, Refused
+from controlplane.providers.errors import NoCapacity, NotFound, Refused, Unsupported
 from controlplane.providers.services import ReplicaView, Scaling, ServiceSpec, ServiceView, Trouble
 
 _EXIT = re.compile(r"exit ([1-9][0-9]{0,2})")
@@ -41,6 +41,8 @@ def apply(act: Act, spec: ServiceSpec) -> None:
     """
     The service is as told, unless a newer turn, or its end, was told before. Raises NotFound, Refused, NoCapacity.
     """
+    if spec.gpu is not None:
+        raise Unsupported("the simulator's GPUs have no attributes", code="service_feature_unsupported")
     known = _row(act.db, spec.cluster_id, spec.service_id)
     if known is not None and known["delete_requested_at"] is not None:
         if act.fault != FORGOTTEN or _replicas_at(act.db, known["id"], act.now):

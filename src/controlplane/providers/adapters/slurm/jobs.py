@@ -149,6 +149,8 @@ class Jobs:
             raise Unsupported("this Slurm has no containers and no files of secrets", code="job_feature_unsupported")
         if spec.image and not _IMAGE.fullmatch(spec.image):
             raise Refused("that is no image's name", code="job_image_invalid")
+        if spec.gpu is not None:
+            raise Unsupported("GPUs are only counted here", code="job_feature_unsupported")
         if spec.mounts and not spec.image:
             raise Refused("only jobs with an image have mounts", code="job_mount_invalid")
         check_mounts(spec.mounts, self._config.volumes)
