@@ -23,6 +23,7 @@ ASKED: dict[str, dict[str, Any]] = {
     "image": {"image": "registry.example.com/a:1"},
     "launch_torchrun": {"script": None, "launch": TORCHRUN},
     "launch_mpi": {"script": None, "launch": {"kind": "mpi", "command": ["solve"]}},
+    "idle_stop": {"gpus_per_node": 8, "idle_stop_min": 30},
     "gpu_attributes": {"gpus_per_node": 8, "gpu": {"model": None, "min_memory_gib": 40, "nvlink": None}},
 }
 
@@ -82,6 +83,23 @@ def test_torchrun_starts_once_on_each_node(world: JobWorld) -> None:
         f"launched --nnodes=2 --nproc-per-node=8 --node-rank={rank} " for rank in (0, 1)
     ]
     assert {line.rsplit(" ", 1)[1] for line in lines} == {"train.py"}
+
+
+def test_a_job_with_idle_gpus_is_stopped(world: JobWorld) -> None:
+    """Not before its time, and in words; one that works, and one that did not ask for it, go on."""
+    idle = {"SIMULATED_GPUS": "idle"}
+    script = "#!/bin/sh\nsleep 7200\n"
+    stopped = world.order(script, gpus_per_node=8, idle_stop_min=30, env=idle)
+    working = world.order(script, gpus_per_node=8, idle_stop_min=30)
+    unasked = world.order(script, gpus_per_node=8, env=idle)
+    began = world.until_state(stopped, "running").started_at
+    job = world.until_state(stopped, "cancelled", within_s=3600)
+    assert [one["code"] for one in job.issues] == ["idle_stopped"]
+    assert job.reason == "Stopped: none of its GPUs did anything for 30 minutes."
+    assert began is not None
+    assert job.ended_at is not None
+    assert 1800 <= (job.ended_at - began).total_seconds() < 1900
+    assert {world.job(one).state for one in (working, unasked)} == {"running"}
 
 
 def test_a_job_of_a_higher_class_overtakes(world: JobWorld) -> None:

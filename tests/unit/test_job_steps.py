@@ -44,6 +44,7 @@ from controlplane.providers.errors import (
     Unsupported,
 )
 from controlplane.providers.toolbox import Toolbox
+from controlplane.providers.tracking import GpuUse
 from tests.conftest import ROOT
 
 AT = datetime(2026, 3, 1, 10, tzinfo=UTC)
@@ -89,6 +90,14 @@ class Peer:
     """Whether it will print no more."""
     calls: list[Any] = field(default_factory=list)
     """Changing calls it got."""
+
+    use: GpuUse | ProviderError = field(default_factory=lambda: GpuUse(0, None))
+    """How busy its GPUs are."""
+
+    def gpu_use(self, cluster_id: str, token: str, *, window_s: int) -> GpuUse:
+        """The port's."""
+        assert (cluster_id, token, window_s) == ("clu_1", "job_1-2", 1800)
+        return cast("GpuUse", _say(self.use))
 
     def submit(self, job: JobSpec) -> str:
         """The port's."""
@@ -330,6 +339,40 @@ def test_running_is_not_disturbed_by_its_output(error: ProviderError) -> None:
     outcome = run(Peer(printed=error), "running")
     assert isinstance(outcome, Wait)
     assert (outcome.reason, facts(outcome).log) == ("Runs.", b"")
+
+
+@pytest.mark.parametrize(
+    ("use", "age_s", "stops"),
+    [
+        (GpuUse(16, 0.0), 1800, True),
+        (GpuUse(16, 0.0), 1799, False),
+        (GpuUse(15, 0.0), 1800, False),
+        (GpuUse(0, None), 1800, False),
+        (GpuUse(16, 2.0), 1800, False),
+        (Unknown("x"), 1800, False),
+        (Unsupported("x"), 1800, False),
+    ],
+)
+def test_only_gpus_that_were_seen_idle_stop_a_job(use: GpuUse | ProviderError, age_s: float, *, stops: bool) -> None:
+    """All of them, all through the time; what was not measured, or cannot be asked, is not idle."""
+    peer = Peer(use=use)
+    outcome = run(peer, "running", idle_stop_s=1800, state_age_s=age_s)
+    assert isinstance(outcome, Wait)
+    assert peer.calls == ([("cancel", "clu_1", "job_1-2")] if stops else [])
+    assert (facts(outcome).issue or ("",))[0] == ("idle_stopped" if stops else "")
+    assert run(Peer(use=GpuUse(16, 0.0)), "running", state_age_s=age_s).reason == "Runs."
+
+
+def test_a_job_that_is_stopped_for_idleness_is_not_measured_again() -> None:
+    """It is stopped until it has ended, is no failure then, and nothing starts it again."""
+    peer = Peer(use=Unknown("x"))
+    run(peer, "running", idle_stop_s=1800, idled=True)
+    assert peer.calls == [("cancel", "clu_1", "job_1-2")]
+    done = run(Peer(done=True), "completing", verdict="cancelled", idle_stop_s=1800, idled=True)
+    assert (isinstance(done, Advance), done.reason) == (True, "Stopped: none of its GPUs did anything for 30 minutes.")
+    lost = run(Peer(done=True), "completing", verdict="failed", failure_class="node_fault", idle_stop_s=1800, idled=True)
+    assert isinstance(lost, Advance)
+    assert lost.to == "cancelled"
 
 
 def test_running_goes_back_when_the_scheduler_queues_it_again() -> None:

@@ -210,10 +210,18 @@ class JobSpec(Body):
         default=None, description="What its GPUs must be like; left out: any of the cluster's. Needs `gpus_per_node`."
     )
 
+    idle_stop_min: int | None = Field(
+        default=None,
+        ge=5,
+        le=1440,
+        description="It is stopped once none of its GPUs did anything for so many minutes; left out: never. Where its cluster can tell.",
+        examples=[60],
+    )
+
     @model_validator(mode="after")
     def _counted(self) -> Self:
-        if self.gpu is not None and not self.gpus_per_node:
-            raise ValueError("gpu says what GPUs are like; say how many with gpus_per_node")
+        if (self.gpu is not None or self.idle_stop_min) and not self.gpus_per_node:
+            raise ValueError("gpu and idle_stop_min are about GPUs; say how many with gpus_per_node")
         return self
 
     @model_validator(mode="after")
@@ -306,6 +314,7 @@ class JobSpecOut(Out):
     env: dict[str, str] = Field(description="Environment of the script.", examples=[{"CHECKPOINTS": "/data/run-1"}])
     time_limit_s: int = Field(description="It is ended after this, in seconds.", examples=[86_400])
     restart: RestartOut = Field(description="When it starts again by itself.")
+    idle_stop_min: int | None = Field(default=None, description="It is stopped after so many minutes of idle GPUs.", examples=[60])
     secrets: list[SecretUseOut] = Field(default=[], description="Secrets of the project that it is given.")
     depends_on: list[DependencyOut] = Field(default=[], description="Jobs that have to end before it starts.")
     mounts: list[MountUseOut] = Field(default=[], description="Volumes that it is given.")

@@ -22,6 +22,7 @@ from controlplane.jobs.ordering import JobOrder, Places, check_home, check_secre
 from controlplane.jobs.states import (
     ENDS,
     HELD,
+    IDLED,
     JOB_STATES,
     GivenSecret,
     JobFacts,
@@ -345,6 +346,8 @@ def _snapshot(claim: Claim, home: Home | None, state_age_s: float) -> JobSnapsho
         launch=spec.get("launch"),
         mounts=tuple(spec.get("mounts") or ()),
         gpu=spec.get("gpu"),
+        idle_stop_s=minutes * 60 if (minutes := spec.get("idle_stop_min")) else None,
+        idled=any(one["code"] == IDLED for one in row["issues"]),
         resume_step=(row["last_checkpoint"] or {}).get("step"),
         sent=home is not None and home.dedicated,
         log_closed=row["log_closed"],

@@ -108,6 +108,7 @@ FEATURE_HINTS: dict[str, tuple[str, str]] = {
         "Leave out gpu and ask by gpus_per_node, or use a cluster whose GPUs are claimed.",
     ),
     "gpu_nvlink": ("nothing there tells which GPUs have NVLink.", "Leave out gpu.nvlink."),
+    "idle_stop": ("nothing there tells how busy its GPUs are.", "Leave out idle_stop_min; a time limit ends the job as well."),
     "mounts": ("its operator offers no volumes.", "Leave out the mounts; ask the operator for a volume."),
 }
 """What a job may need of a provider, each with what is missing where it is not offered and what to do then."""
@@ -143,9 +144,16 @@ def features_of(spec: Mapping[str, Any]) -> tuple[str, ...]:
         "secret_env": any(one["env"] for one in spec.get("secrets") or ()),
         "secret_files": any(one["file"] for one in spec.get("secrets") or ()),
         "mounts": bool(spec.get("mounts")),
+        "idle_stop": bool(spec.get("idle_stop_min")),
         **gpu_features(spec.get("gpu")),
     }
     return tuple(name for name, asked in wanted.items() if asked)
+
+
+IDLE_PERCENT = 1.0
+"""A GPU that was never used more than this does nothing."""
+IDLED = "idle_stopped"
+"""The issue of an attempt that is, or was, stopped because its GPUs are idle."""
 
 
 def folded(tasks: Mapping[str, int]) -> str:
@@ -389,12 +397,23 @@ class JobSnapshot:
     """{volume, path, read_only} of what its containers are given."""
     gpu: Mapping[str, Any] | None = None
     """{model, min_memory_gib, nvlink} that its GPUs must have; None: any of its cluster's."""
+    idle_stop_s: int | None = None
+    """It is stopped once its GPUs were idle for so long; None: never."""
+    idled: bool = False
+    """Whether the present attempt was found idle and is being stopped."""
     resume_step: int | None = None
     """The step of the last good checkpoint; None where there is none."""
     sent: bool = False
     """Whether its nodes send its output themselves, so that none is read at the scheduler."""
     log_closed: bool = False
     """Whether they have said that nothing follows."""
+
+    @property
+    def stopping(self) -> bool:
+        """
+        Whether it is to end, by somebody's wish or because its GPUs are idle.
+        """
+        return self.cancel or self.idled
 
     @property
     def token(self) -> str:

@@ -30,6 +30,7 @@ JobFeature = Literal[
     "mounts",
     "gpu_attributes",
     "gpu_nvlink",
+    "idle_stop",
 ]
 JobPhase = Literal["pending", "running", "completing", "succeeded", "failed", "cancelled", "unknown"]
 FailureClass = Literal[

@@ -32,7 +32,7 @@ from controlplane.providers.hardware import Controller, Hardware
 from controlplane.providers.machines import Machines
 from controlplane.providers.registry import AdapterInput, build_adapter
 from controlplane.providers.services import SupportsServices
-from controlplane.providers.tracking import SupportsGlances, SupportsNews
+from controlplane.providers.tracking import SupportsGlances, SupportsGpuUse, SupportsNews
 
 log = logging.getLogger(__name__)
 
@@ -348,6 +348,13 @@ class Toolbox:
         if not hasattr(adapter, "issue_kubeconfig"):
             raise Unsupported("this provider hands out no kubeconfigs")
         return cast("SupportsKubeconfigs", adapter)
+
+    def gpu_use(self, provider: Reachable) -> SupportsGpuUse | None:
+        """
+        The provider as one that can tell how busy GPUs are, or None.
+        """
+        adapter = self.adapter(provider)
+        return cast("SupportsGpuUse", adapter) if hasattr(adapter, "gpu_use") else None
 
     def output(self, provider: Reachable) -> SupportsOutput | None:
         """

@@ -6,6 +6,7 @@ from dataclasses import replace
 
 from controlplane.clusters.states import HOME_LOST
 from controlplane.jobs.states import RESTARTS_BY_ITSELF, JobFacts, JobSnapshot, restart_in_s
+from controlplane.jobs.steps.idling import idle_words
 from controlplane.jobs.steps.watching import Reading, failure_words
 from controlplane.kit.outcome import Advance, Outcome, Wait
 from controlplane.providers.errors import AuthFailed, NotFound, ProviderError, Transient
@@ -74,10 +75,10 @@ def _finish(job: JobSnapshot, facts: JobFacts | None = None) -> Advance:
     if job.verdict == "succeeded":
         return Advance("succeeded", "Ended with exit code 0.", facts)
     if job.verdict == "cancelled":
-        return Advance("cancelled", "Stopped on request." if job.cancel else "Stopped at the scheduler.", facts)
+        return Advance("cancelled", _why_stopped(job), facts)
     words = failure_words(job.failure_class, job.exit_code)
     by_itself = job.failure_class in RESTARTS_BY_ITSELF and job.cluster_state not in HOME_LOST
-    if by_itself and job.cancel:
+    if by_itself and job.stopping:
         return Advance("cancelled", f"{words} It was to be cancelled, so it is not started again.", facts)
     if by_itself and job.restarts < job.max_restarts:
         wait_s = restart_in_s(job.restarts)
@@ -87,3 +88,9 @@ def _finish(job: JobSnapshot, facts: JobFacts | None = None) -> Advance:
     if by_itself and job.max_restarts:
         words = f"{words} All {job.max_restarts} restarts are used up."
     return Advance("failed", words, facts)
+
+
+def _why_stopped(job: JobSnapshot) -> str:
+    if job.cancel:
+        return "Stopped on request."
+    return idle_words(job) if job.idled else "Stopped at the scheduler."

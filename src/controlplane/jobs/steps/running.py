@@ -4,7 +4,8 @@ Watching a job that runs, and what it prints.
 
 from dataclasses import replace
 
-from controlplane.jobs.states import JobFacts, JobSnapshot, poll_in_s
+from controlplane.jobs.states import IDLED, JobFacts, JobSnapshot, poll_in_s
+from controlplane.jobs.steps.idling import idle_words, is_idle
 from controlplane.jobs.steps.watching import Reading, conclude, ended, facts_of, find, glance, missing, patient, stop, waiting_words
 from controlplane.kit.outcome import Advance, Outcome, Wait
 from controlplane.providers.errors import NotFound, ProviderError
@@ -25,10 +26,12 @@ def watch(job: JobSnapshot, tools: Toolbox) -> Outcome:
     facts = facts_of(job, view)
     if ended(view):
         return conclude(view, facts)
-    if job.cancel:
+    if job.stopping:
         return stop(job, tools, facts)
     if view.phase == "pending":
         return Advance("starting", f"Queued again by the scheduler. {waiting_words(view)}", facts)
+    if is_idle(job, tools):
+        return stop(job, tools, replace(facts, issue=(IDLED, idle_words(job))))
     return _read(job, tools, facts)
 
 

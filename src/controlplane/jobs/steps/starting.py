@@ -21,7 +21,7 @@ def watch_start(job: JobSnapshot, tools: Toolbox) -> Outcome:
     facts = facts_of(job, view)
     if ended(view):
         return conclude(view, facts)
-    if job.cancel:
+    if job.stopping:
         return stop(job, tools, facts)
     if view.phase in {"running", "completing"}:
         return Advance("running", "Runs.", facts)

@@ -78,7 +78,7 @@ def glance(job: JobSnapshot, tools: Toolbox) -> JobView | None:
     """
     The attempt as the scheduler told it last, without asking; None where only asking will do, as for a job that is to be cancelled.
     """
-    if job.cancel or job.provider is None:
+    if job.stopping or job.provider is None:
         return None
     source = tools.glances(job.provider)
     return None if source is None else source.glance(job.cluster_id, job.token)
@@ -165,7 +165,7 @@ def _verdict(job: JobSnapshot, view: JobView) -> tuple[str, str | None]:
         return "succeeded", None
     if view.phase == "cancelled" or view.failure == "cancelled":
         return "cancelled", None
-    if job.cancel and view.signal:
+    if job.stopping and view.signal:
         return "cancelled", None  # some schedulers call a job that was told to stop a failed one
     return "failed", view.failure or "unknown"
 

@@ -10,6 +10,7 @@ from datetime import datetime
 from controlplane.providers.adapters.kubernetes.access import Access, access
 from controlplane.providers.adapters.kubernetes.client import Kube
 from controlplane.providers.adapters.kubernetes.config import KubernetesConfig
+from controlplane.providers.adapters.kubernetes.gauges import Gauges
 from controlplane.providers.adapters.kubernetes.jobs import Jobs
 from controlplane.providers.adapters.kubernetes.names import Names
 from controlplane.providers.adapters.kubernetes.nodes import Nodes
@@ -33,6 +34,7 @@ from controlplane.providers.errors import Permanent, Refused, Unsupported
 from controlplane.providers.machines import Deployment, MachineList, MachineView
 from controlplane.providers.registry import AdapterInput, read_config
 from controlplane.providers.services import ServiceSpec, ServiceView
+from controlplane.providers.tracking import GpuUse
 
 MIB = 1024 * 1024
 MAX_NOTE = 1000
@@ -76,6 +78,7 @@ class KubernetesAdapter:
         self._jobs = Jobs(kube, names, config, self._shared, now)
         self._nodes = Nodes(kube, names, config, self._shared.pool, now)
         self._tokens = Tokens(kube, names, config, way, self._shared)
+        self._gauges = Gauges(names, config)
         self._services = Services(kube, names, config, self._shared)
 
     def close(self) -> None:
@@ -83,6 +86,7 @@ class KubernetesAdapter:
         Its connections are closed, watches among them.
         """
         self._jobs.close()
+        self._gauges.close()
         self._kube.close()
 
     def capabilities(self) -> Capabilities:
@@ -213,6 +217,14 @@ class KubernetesAdapter:
         with one_call():
             return self._jobs.read_output(cluster_id, token, offset=offset, limit=limit)
 
+    def gpu_use(self, cluster_id: str, token: str, *, window_s: int) -> GpuUse:
+        """
+        See `SupportsGpuUse.gpu_use`. Raises Unsupported where the operator named no source.
+        """
+        if not self._config.metrics_url:
+            raise Unsupported("no source of metrics is configured", code="job_feature_unsupported")
+        return self._gauges.use(cluster_id, token, window_s)
+
     def issue_kubeconfig(self, cluster_id: str, tenant_id: str, *, lifetime_s: int) -> Kubeconfig:
         """
         See `SupportsKubeconfigs.issue_kubeconfig`.
@@ -314,6 +326,7 @@ class KubernetesAdapter:
         mounts: tuple[JobFeature, ...] = ("mounts",) if self._config.volumes else ()
         kinds: tuple[JobFeature, ...] = ("gpu_attributes",) if self._config.gpus_by == "dra" else ()
         kinds += ("gpu_nvlink",) if kinds and self._config.nvlink_attribute else ()
+        kinds += ("idle_stop",) if self._config.metrics_url else ()
         return (*(QUEUED if queues else ()), *ALWAYS, *mounts, *kinds)
 
 

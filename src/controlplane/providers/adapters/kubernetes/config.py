@@ -35,6 +35,7 @@ def _cidr(value: str) -> str:
 
 Cidr = Annotated[str, AfterValidator(_cidr)]
 LabelKey = Annotated[str, AfterValidator(_label_key)]
+MetricLabel = Annotated[str, Field(pattern=r"^[A-Za-z_][A-Za-z0-9_]{0,127}$")]
 Image = Annotated[str, AfterValidator(check_image)]
 
 
@@ -121,5 +122,13 @@ class KubernetesConfig(BaseModel):
     """How long one watch lasts, in seconds: a silent one is noticed, and a withdrawn credential told, soon after its end."""
     prometheus_url: str = Field(default="", pattern=r"^(https?://[^\s/?#@]+(/[^\s?#]*)?)?$", max_length=500)
     """Where KEDA asks for the metrics that services are scaled by; empty: nowhere."""
+    metrics_url: str = Field(default="", pattern=r"^(https?://[^\s/?#@]+(/[^\s?#]*)?)?$", max_length=500)
+    """Where we ask, as of Prometheus, how busy GPUs are; empty: nobody tells, and no job is stopped because its GPUs are idle."""
+    metrics_every_s: int = Field(default=30, ge=1, le=300)
+    """How often that source takes its figures, in seconds."""
+    gpu_metric: str = Field(default="DCGM_FI_DEV_GPU_UTIL", pattern=r"^[A-Za-z_:][A-Za-z0-9_:]{0,127}$")
+    """The figure that is a GPU's use in percent, of each GPU, with the labels of the pod that has it."""
+    metrics_labels: list[MetricLabel] = Field(default=["namespace", "pod"], min_length=2, max_length=2)
+    """Its labels for the pod's namespace and name; often `exported_namespace` and `exported_pod`."""
     cordon_reason: LabelKey | Literal[""] = ""
     """The annotation in which your administrators say why they cordoned a node; empty: there is none."""

@@ -27,6 +27,7 @@ from controlplane.providers.fabrics import FabricView, NetworkSpec, PortRef, Por
 from controlplane.providers.machines import Deployment, MachineList, MachineView, Position
 from controlplane.providers.registry import AdapterInput
 from controlplane.providers.services import ServiceSpec, ServiceView
+from controlplane.providers.tracking import GpuUse
 
 Answer = TypeVar("Answer")
 VERSION = "simulated 1"
@@ -152,7 +153,7 @@ class SimulatedProvider:
             accounts=True,
             walls=("cluster", "user"),
             scrub=True,
-            job_features=("gangs", "priority", "launch_torchrun", "launch_mpi", "secret_env"),
+            job_features=("gangs", "priority", "launch_torchrun", "launch_mpi", "secret_env", "idle_stop"),
             notes=(
                 "simulated: scripts are played by a small grammar, not run",
                 "simulated: its Kubernetes has no API server, so it hands out no kubeconfigs",
@@ -243,6 +244,12 @@ class SimulatedProvider:
         return self._read(
             "read_output", token, lambda act, at: batch.output(act, cluster_id, token, at, offset=offset, limit=limit)
         )
+
+    def gpu_use(self, cluster_id: str, token: str, *, window_s: int) -> GpuUse:
+        """
+        The use of the attempt's GPUs, as its environment says that it is.
+        """
+        return self._read("gpu_use", token, lambda act, at: batch.gpu_use(act, cluster_id, token, at, window_s=window_s))
 
     # Fabrics
 

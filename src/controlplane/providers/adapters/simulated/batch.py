@@ -18,6 +18,7 @@ from controlplane.providers.adapters.simulated.members import current_members
 from controlplane.providers.clusters import JobSpec, JobView, OutputChunk
 from controlplane.providers.errors import NoCapacity, NotFound, Refused, Unsupported
 from controlplane.providers.launching import Gang, under_slurm
+from controlplane.providers.tracking import GpuUse
 
 _JOB_FAULTS = {
     "job_node_fault": "node_fault",
@@ -185,6 +186,18 @@ def output(act: Act, cluster_id: str, token: str, at: int, *, offset: int, limit
     data = printed[offset : offset + max(limit, 0)] if offset >= 0 else b""
     over = job["ended_at"] is not None and job["ended_at"] <= at
     return OutputChunk(offset=offset, data=data, end=over and offset + len(data) >= len(printed))
+
+
+def gpu_use(act: Act, cluster_id: str, token: str, at: int, *, window_s: int) -> GpuUse:
+    """
+    Busy GPUs unless the job's own environment says SIMULATED_GPUS=idle; watched once its run has lasted for the window.
+    """
+    job = _seen(act, cluster_id, token, at)
+    spec, runs = queue.spec_of(job), _runs(act.db, job["id"], at)
+    if not runs or at - runs[-1]["started_at"] < window_s * 1_000_000:
+        return GpuUse(watched=0, peak_percent=None)
+    idle = spec.env.get("SIMULATED_GPUS") == "idle"
+    return GpuUse(watched=spec.nodes * spec.gpus_per_node, peak_percent=0.0 if idle else 97.0)
 
 
 def _find(act: Act, cluster_id: str, token: str) -> Any:
