@@ -116,6 +116,8 @@ class Cloud:
 
     def _ordered(self) -> str:
         site = self.stage.keys.site
+        # the first provider of a site that makes a product makes it, and the stage's simulator makes Kubernetes, too
+        self.stage.run("UPDATE providers SET state = 'disabled' WHERE adapter = 'simulated'")
         config = {"settle_s": 0, "gpu_models": {"H100-SXM5-80GB": "NVIDIA-H100-80GB-HBM3"}}
         body = {"name": "kube", "adapter": "kubernetes", "site": site, "config": config, "shared": True}
         body["secrets"] = {"kubeconfig": kubeconfig(self.url)}
