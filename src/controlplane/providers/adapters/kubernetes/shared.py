@@ -15,7 +15,7 @@ from typing import Any
 from controlplane.providers.adapters.kubernetes.client import Conflict, Kube
 from controlplane.providers.adapters.kubernetes.config import KubernetesConfig
 from controlplane.providers.adapters.kubernetes.names import CLUSTER, MEMBERS, TENANT, VERIFIED, Names, core
-from controlplane.providers.adapters.kubernetes.pool import Pool, instant, jobs_by_node, wanted_gpus
+from controlplane.providers.adapters.kubernetes.pool import ENDED, Pool, instant, jobs_by_node, wanted_gpus
 from controlplane.providers.adapters.kubernetes.quantities import amount
 from controlplane.providers.adapters.kubernetes.walls import Part, Queueing, namespace, outside, queue, walls
 from controlplane.providers.clusters import ClusterList, ClusterSpec, ClusterView, MemberView
@@ -24,6 +24,8 @@ from controlplane.providers.machines import Check
 
 Json = dict[str, Any]
 KUEUE = "kueue.x-k8s.io"
+NOT_ENDED = ",".join(f"status.phase!={one}" for one in sorted(ENDED))
+"""Selects pods."""
 FACTS_KEPT_S = 60.0
 """How long what the server offers is remembered."""
 NODES_KEPT_S = 10.0
@@ -172,7 +174,10 @@ class Shared:
             return None
 
     def _pods(self, cluster_id: str) -> list[Json]:
-        return self._kube.list_all(core(self._names.namespace(cluster_id), "pods"))
+        """
+        The cluster's pods that are not over: those that are stay for a day, and may be more than one call has time for.
+        """
+        return self._kube.list_all(core(self._names.namespace(cluster_id), "pods"), fields=NOT_ENDED)
 
     def _put(self, parts: Iterable[Part]) -> None:
         for one in parts:
