@@ -75,7 +75,10 @@ def _past(emulator: Any, count: int) -> dict[str, dict[tuple[str, str], Any]]:
             kept = ended[0]["metadata"]
             labels = {**kept["labels"], "controlplane.internal/token": name}
             # spec and status are shared: nothing changes them, and a whole copy of each would keep the first list waiting for a minute
-            found[plural][(kept["namespace"], name)] = {**ended[0], "metadata": {**kept, "name": name, "uid": name, "labels": labels}}
+            found[plural][(kept["namespace"], name)] = {
+                **ended[0],
+                "metadata": {**kept, "name": name, "uid": name, "labels": labels},
+            }
     return found if found["jobs"] else {}
 
 
