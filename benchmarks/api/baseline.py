@@ -66,6 +66,7 @@ class SpecOut(Out):
     wait: bool
     login: dict[str, Any] | None
     slurm: dict[str, Any] | None
+    kubernetes: dict[str, Any] | None
 
 
 class PlacementOut(Out):
@@ -221,7 +222,14 @@ def shown(row: Cluster) -> dict[str, Any]:
         "created_at": row.created_at,
         "updated_at": row.updated_at,
         "spec": {name: row.spec.get(name) for name in ("login",)}
-        | {"kind": row.kind, "site": row.site, "node_sets": sets, "wait": bool(row.spec.get("wait")), "slurm": row.slurm},
+        | {
+            "kind": row.kind,
+            "site": row.site,
+            "node_sets": sets,
+            "wait": bool(row.spec.get("wait")),
+            "slurm": row.slurm,
+            "kubernetes": row.kubernetes,
+        },
         "status": status,
         "version": row.version,
         "operation": row.operations[0].id if row.operations else None,

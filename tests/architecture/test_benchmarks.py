@@ -35,7 +35,7 @@ def fields(model: type[BaseModel], prefix: str = "") -> set[str]:
 
 
 # the bare application does not model them: they are null in what the benchmark reads
-OPAQUE = ("spec.slurm.", "spec.login.", "status.upgrade.")
+OPAQUE = ("spec.slurm.", "spec.kubernetes.", "spec.login.", "status.upgrade.")
 
 
 def test_the_baseline_tells_what_the_product_tells(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -10,13 +10,15 @@ from sqlalchemy.orm import Session
 from controlplane.boots import service as boots
 from controlplane.catalog import service as catalog
 from controlplane.clusters.models import ClusterRow
-from controlplane.clusters.states import Order, SetOrder
+from controlplane.clusters.states import KUBERNETES, Order, SetOrder
 from controlplane.images import service as images
 from controlplane.kit.access import Principal
 from controlplane.kit.errors import FieldError, Invalid, NoCapacity
 from controlplane.nodes import service as nodes
+from controlplane.rendering.kubernetes.checking import QUORUMS
 
 PLAIN = "raw"
+OWN_ROLES = {"slurm": {"head", "login", "worker"}, KUBERNETES: {"control_plane", "worker"}}
 
 
 def check_order(session: Session, order: Order) -> dict[str, catalog.InstanceType]:
@@ -93,22 +95,40 @@ def image_formats(session: Session, order: Order) -> frozenset[str]:
 
 def _check_roles(order: Order) -> list[FieldError]:
     """
-    What is wrong with the parts of a Slurm of one's own, or with naming them elsewhere.
+    What is wrong with the parts of a product of one's own, or with naming them elsewhere.
     """
-    if order.slurm is None:
-        odd = [place for place, one in enumerate(order.sets) if one.role != "worker"]
-        words = "Only a Slurm of one's own (spec.slurm) has heads and logins."
-        return [FieldError(f"body.spec.node_sets.{place}.role", "role_not_taken", words) for place in odd]
-    wrong = []
-    if order.kind != "slurm":
-        wrong.append(FieldError("body.spec.slurm", "slurm_not_taken", f"A {order.kind} cluster is no Slurm."))
+    own = [(kind, given) for kind, given in (("slurm", order.slurm), (KUBERNETES, order.kubernetes)) if given is not None]
+    wrong = [
+        FieldError(f"body.spec.{kind}", f"{kind}_not_taken", f"A {order.kind} cluster is no {kind.capitalize()}.")
+        for kind, _ in own
+        if kind != order.kind
+    ]
+    if wrong:
+        return wrong
+    taken = OWN_ROLES[order.kind] if own else {"worker"}
+    words = "Only a Slurm of one's own (spec.slurm) has heads and logins, and a Kubernetes (spec.kubernetes) control planes."
+    wrong = [
+        FieldError(f"body.spec.node_sets.{place}.role", "role_not_taken", words)
+        for place, one in enumerate(order.sets)
+        if one.role not in taken
+    ]
+    return wrong or (_check_counts(order) if own else [])
+
+
+def _check_counts(order: Order) -> list[FieldError]:
     counts = Counter({one.role: 0 for one in order.sets})
     for one in order.sets:
         counts[one.role] += one.count
-    if counts["head"] != 1 or not counts["worker"]:
-        words = "A Slurm of one's own has one node set of one node with the role head, and workers."
-        wrong.append(FieldError("body.spec.node_sets", "head_missing" if not counts["head"] else "roles_invalid", words))
-    return wrong
+    if order.kubernetes is not None:
+        sets = sum(1 for one in order.sets if one.role == "control_plane")
+        if sets == 1 and counts["control_plane"] in QUORUMS and counts["worker"]:
+            return []
+        words = "A Kubernetes of one's own has one node set of one, three or five nodes with the role control_plane, and workers."
+        return [FieldError("body.spec.node_sets", "roles_invalid" if sets else "control_plane_missing", words)]
+    if counts["head"] == 1 and counts["worker"]:
+        return []
+    words = "A Slurm of one's own has one node set of one node with the role head, and workers."
+    return [FieldError("body.spec.node_sets", "roles_invalid" if counts["head"] else "head_missing", words)]
 
 
 def refuse_if_hopeless(session: Session, order: Order) -> None:

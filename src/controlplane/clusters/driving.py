@@ -10,7 +10,7 @@ from sqlalchemy import ARRAY, Text, bindparam, cast, func, select, update
 from sqlalchemy.dialects.postgresql import JSONB
 from sqlalchemy.orm import Session
 
-from controlplane.clusters import dedicating, repository
+from controlplane.clusters import founding, repository
 from controlplane.clusters.models import ClusterRow, NodeSetRow
 from controlplane.clusters.states import CLUSTER_STATES, ClusterFacts, ClusterSnapshot
 from controlplane.kit.clock import CpClock
@@ -46,7 +46,7 @@ def apply(session: Session, results: Sequence[Result]) -> None:
     for one in results:
         if isinstance(one.outcome.facts, ClusterFacts) and one.outcome.facts.renew:
             row = {**one.claim.row, **following.get(one.claim.id, {})}
-            dedicating.renew(session, row, one.outcome.facts.renew, one.outcome.facts.drain)
+            founding.renew(session, row, one.outcome.facts.renew, one.outcome.facts.drain)
     usable = {
         key: at for one in results if isinstance(one.outcome.facts, ClusterFacts) for key, at in one.outcome.facts.usable_at.items()
     }

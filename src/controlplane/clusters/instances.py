@@ -15,7 +15,7 @@ from controlplane.clusters.checking import check_format
 from controlplane.clusters.errors import NotChangeable
 from controlplane.clusters.models import ClusterRow
 from controlplane.clusters.service import CHANGEABLE
-from controlplane.clusters.states import BARE
+from controlplane.clusters.states import BARE, COORDINATORS
 from controlplane.images import service as images
 from controlplane.kit.access import Principal
 from controlplane.kit.errors import NotFound
@@ -27,7 +27,7 @@ from controlplane.nodes.errors import NotOffered
 ACTIONS = tuple(nodes.ACTS)
 IN_USE = (*CHANGEABLE, "updating")
 REINSTALL = "reinstall"
-KEEPS_JOBS = "What the cluster knows of its jobs is on the head's disk; it is restarted instead."
+KEEPS_JOBS = "What the cluster knows is on the disk of this host; it is restarted instead."
 NOT_BARE = "The nodes of a {} cluster are not single machines to their owner."
 MOST_BOOTS = 200
 
@@ -158,11 +158,11 @@ def _member(session: Session, cluster: ClusterRow, instance_id: str) -> Any:
 
 
 def _opens_nodes(cluster: ClusterRow) -> bool:
-    return cluster.kind == BARE or cluster.slurm is not None
+    return cluster.kind == BARE or cluster.peer_id is not None
 
 
 def _is_head(session: Session, cluster: ClusterRow, member: Any) -> bool:
-    heads = {one.id for one in repository.sets_of(session, [cluster.id])[cluster.id] if one.role == "head"}
+    heads = {one.id for one in repository.sets_of(session, [cluster.id])[cluster.id] if one.role in COORDINATORS}
     return member[0].node_set_id in heads
 
 

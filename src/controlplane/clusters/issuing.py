@@ -20,7 +20,8 @@ def allow_kubeconfig(session: Session, principal: Principal, project_id: str, cl
     row = repository.get_cluster(session, project_id, cluster_id)
     if row.kind != "kubernetes":
         raise NoKubeconfig(f"A {row.kind} cluster has no kubeconfig.", kind=row.kind)
-    if row.state not in HOME_READY or row.provider_id is None:
+    peer = row.peer_id or row.provider_id
+    if row.state not in HOME_READY or peer is None:
         raise NotChangeable(f"A cluster in state {row.state} has nothing to let you into.", state=row.state)
-    provider = nodes.read_providers(session, [row.provider_id])[row.provider_id]
+    provider = nodes.read_providers(session, [peer])[peer]
     return KubeconfigAsk(row.id, row.tenant_id, provider, lifetime_s)

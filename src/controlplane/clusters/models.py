@@ -52,6 +52,8 @@ class ClusterRow(Moving, Base):
     """What its nodes boot with, where they are the tenant's to log in to."""
     slurm: Mapped[dict[str, Any] | None] = mapped_column(JSONB(none_as_null=True))
     """A Slurm of its owner's own: {offer, accounting, containers} as they were when it was ordered; none for others."""
+    kubernetes: Mapped[dict[str, Any] | None] = mapped_column(JSONB(none_as_null=True))
+    """A Kubernetes of its owner's own: {offer, distribution} as they were when it was ordered; none for others."""
     upgrade: Mapped[dict[str, Any] | None] = mapped_column(JSONB(none_as_null=True))
     """How far the last upgrade of its workers is, as in states.Roll; none where there was none."""
     peer_id: Mapped[str | None] = mapped_column(ForeignKey("providers.id"))
@@ -78,7 +80,7 @@ class NodeSetRow(Base):
     __tablename__ = "node_sets"
     __table_args__ = (
         UniqueConstraint("cluster_id", "name"),
-        CheckConstraint("role IN ('worker','head','login')", name="role"),
+        CheckConstraint("role IN ('worker','head','login','control_plane')", name="role"),
         Index("ix_node_sets_image", "image_id", postgresql_where=text("image_id IS NOT NULL")),
     )
 
@@ -91,7 +93,7 @@ class NodeSetRow(Base):
     name: Mapped[str]
     """Unique in the cluster."""
     role: Mapped[str] = mapped_column(server_default="worker")
-    """worker; head or login of a Slurm of its owner's own."""
+    """worker; head or login of a Slurm of its owner's own, control_plane of a Kubernetes."""
     blueprint_id: Mapped[str | None]
     """What its nodes boot with, where that differs from set to set."""
     image_id: Mapped[str | None] = mapped_column(ForeignKey("images.id"))

@@ -11,7 +11,7 @@ from sqlalchemy import bindparam, text, update
 from sqlalchemy.dialects.postgresql import JSONB
 from sqlalchemy.orm import Session
 
-from controlplane.clusters import dedicating, repository
+from controlplane.clusters import founding, repository
 from controlplane.clusters.models import ClusterRow, NodeSetRow
 from controlplane.clusters.states import ClusterFacts
 from controlplane.images import service as images
@@ -20,7 +20,6 @@ from controlplane.kit.lifecycle import Claim
 from controlplane.kit.outcome import Advance, Fail, Outcome, Wait
 from controlplane.nodes import service as nodes
 from controlplane.quotas import service as quotas
-from controlplane.rendering.slurm.words import BadPlan
 from controlplane.scheduling.fleet import Fleet
 from controlplane.scheduling.placement import place_all
 from controlplane.scheduling.requests import NodeSetRequest, Placement, Refusal, Request
@@ -199,7 +198,7 @@ def _pool_for(order: Order, pools: Sequence[Any], formats: Mapping[str, str]) ->
     The provider that shall make the cluster: its present one, or the first in the site that makes this product for this tenant.
     """
     wanted = {formats[one.image_id] for one, _ in order.lacking if one.image_id is not None}
-    product = NEEDS_MACHINES_ONLY if order.row["slurm"] is not None else order.row["kind"]
+    product = NEEDS_MACHINES_ONLY if order.row["peer_id"] is not None else order.row["kind"]
     for pool in pools:
         if order.row["provider_id"] is not None and pool.id != order.row["provider_id"]:
             continue
@@ -259,13 +258,17 @@ def _take(session: Session, order: Order, holds: Sequence[nodes.Hold]) -> Outcom
         if not nodes.hold(session, holds):
             savepoint.rollback()
             return Wait("The chosen nodes were taken by another order; choosing again.", 0.1)
-        if order.row["slurm"] is None:
+        if order.row["peer_id"] is None:
             return None
         try:
-            dedicating.renew(session, order.row, "members")
-        except BadPlan as error:
+            founding.renew(session, order.row, "members")
+        except founding.BAD_PLANS as error:
             savepoint.rollback()
-            return Fail(error.code, "The nodes of this site cannot be made a Slurm cluster.", detail=error.detail)
+            return Fail(
+                error.code,
+                f"The nodes of this site cannot be made a {order.row['kind'].capitalize()} cluster.",
+                detail=error.detail,
+            )
     return None
 
 

@@ -9,7 +9,7 @@ from typing import Any
 from sqlalchemy.orm import Session
 
 from controlplane.catalog import service as catalog
-from controlplane.clusters import dedicating
+from controlplane.clusters import founding
 from controlplane.clusters.checking import check_images, check_order, image_formats
 from controlplane.clusters.states import Order
 from controlplane.identity import service as identity
@@ -70,9 +70,8 @@ def _pools(session: Session, tenant_id: str, order: Order) -> list[Any]:
     """
     formats = image_formats(session, order)
     known = [one for one in nodes.read_pools(session, [order.site]) if nodes.installs_images(one, formats)]
-    if order.slurm is not None:
-        types = {one.instance_type for one in order.sets if one.role == "worker"}
-        found = dedicating.find_pool(known, tenant_id, order.site, types, order.slurm)
+    if order.own:
+        found = founding.find_pool(known, tenant_id, order)
         return [] if found is None else [found]
     return [pool for pool in known if order.kind in pool.capabilities.get("products", []) and not set(pool.tenants) - {tenant_id}]
 

@@ -85,9 +85,7 @@ def replace_instance(
         raise NotFound
     roles = {one.id: one.role for one in repository.sets_of(session, [row.id])[row.id]}
     if roles[found.node_set_id] != "worker":
-        words = (
-            "Heads and logins are not replaced: what the cluster knows of its jobs is on the head. Restart the instance instead."
-        )
+        words = "Heads, logins and control planes are not replaced: what the cluster knows is on their disks. Restart the instance instead."
         raise NotChangeable(words, state=row.state)
     operation_id = _begin(session, row, [found.id], principal.id, "A node is being replaced.")
     session.refresh(row)

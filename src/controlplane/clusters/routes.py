@@ -19,7 +19,7 @@ from controlplane.clusters.schemas import (
     UpgradeIn,
     cluster_out,
 )
-from controlplane.clusters.states import CLUSTER_STATES, Options
+from controlplane.clusters.states import CLUSTER_STATES, KubernetesOptions, Options
 from controlplane.kit.errors import FieldError, Invalid, Unavailable
 from controlplane.kit.paging import PageAsk
 from controlplane.web.call import Call, Reply
@@ -44,7 +44,9 @@ def _order(body: ClusterCreate) -> service.Order:
         login = service.Login(tuple(wanted.ssh_keys), user_data)
     own = body.spec.slurm
     slurm = None if own is None else Options(accounting=own.accounting, containers=own.containers)
-    return service.Order(body.name, body.spec.kind, body.spec.site, sets, body.spec.wait, body.labels, login, slurm)
+    mine = body.spec.kubernetes
+    kubernetes = None if mine is None else KubernetesOptions(mine.distribution, mine.version or "")
+    return service.Order(body.name, body.spec.kind, body.spec.site, sets, body.spec.wait, body.labels, login, slurm, kubernetes)
 
 
 def _accepted(call: Call, view: service.ClusterView, operation_id: str | None) -> Reply:
@@ -230,7 +232,8 @@ def get_cluster_actions(call: Call, project_id: str, cluster_id: str) -> Actions
 def create_kubeconfig(call: Call, project_id: str, cluster_id: str, body: KubeconfigCreate) -> Reply:
     """
     A kubeconfig for a cluster of the kind kubernetes, with a token that its API server made for this answer: it opens the cluster's own
-    namespace with the rights of its role `tenant`, and ends by itself. It is kept nowhere: a repeat with the same Idempotency-Key is
+    namespace with the rights of its role `tenant`, and ends by itself. For a Kubernetes of one's own it holds a certificate with all
+    rights in it, which ends by itself too. It is kept nowhere: a repeat with the same Idempotency-Key is
     answered without it. Earlier ones go on until they end, or until the cluster is deleted.
     """
     ask = issuing.allow_kubeconfig(call.session, call.principal, project_id, cluster_id, body.lifetime_s)

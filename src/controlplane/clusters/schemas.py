@@ -10,7 +10,8 @@ from controlplane.rendering.slurm.releases import ReleaseName
 from controlplane.web.schemas import Body, Condition, Issue, Labels, Moment, Money, Name, Out, Status
 
 Kind = Literal["slurm", "baremetal", "kubernetes"]
-SetRole = Literal["worker", "head", "login"]
+SetRole = Literal["worker", "head", "login", "control_plane"]
+Distribution = Literal["kubeadm", "k3s"]
 Count = Annotated[int, Field(ge=1, le=4096, description="How many nodes.", examples=[4])]
 TypeName = Annotated[str, Field(min_length=1, max_length=63, description="An instance type by name.", examples=["hgx-h100-8"])]
 SiteName = Annotated[str, Field(min_length=1, max_length=63, description="A site by name.", examples=["osl1"])]
@@ -45,7 +46,8 @@ class NodeSetSpec(Body):
     count: Count
     role: SetRole = Field(
         default="worker",
-        description="What the nodes are in a Slurm of one's own: one head, workers, logins if wanted.",
+        description="What the nodes are in a Slurm of one's own: one head, workers, logins if wanted; in a Kubernetes of one's own:"
+        " one, three or five of control_plane, and workers.",
         examples=["worker"],
     )
     image: ImageId | None = Field(default=None, description="Instead of `spec.image` for these nodes.", examples=[None])
@@ -58,6 +60,22 @@ class SlurmIn(Body):
 
     accounting: bool = Field(default=False, description="Keep a history of jobs on the head (slurmdbd).", examples=[False])
     containers: bool = Field(default=False, description="Run jobs in container images (Enroot and Pyxis).", examples=[False])
+
+
+class KubernetesIn(Body):
+    """
+    A Kubernetes of one's own, on nodes that are set up for it and shared with nobody.
+    """
+
+    distribution: Distribution = Field(
+        default="kubeadm", description="Who sets it up; k3s is the light choice.", examples=["kubeadm"]
+    )
+    version: str | None = Field(
+        default=None,
+        pattern=r"^1\.\d{1,3}\.\d{1,3}$",
+        description="Of Kubernetes, where it must be this one; without it the one that the site offers.",
+        examples=["1.36.2"],
+    )
 
 
 class LoginIn(Body):
@@ -84,16 +102,20 @@ class ClusterSpecIn(Body):
     wait: bool = Field(default=False, description="Wait for capacity instead of being refused.", examples=[False])
     login: LoginIn | None = Field(
         default=None,
-        description="For bare metal and for a Slurm of one's own: who may log in to the nodes, and what they run at first.",
+        description="For bare metal and for a Slurm or a Kubernetes of one's own: who may log in to the nodes, and what they run at first.",
     )
     slurm: SlurmIn | None = Field(
         default=None,
         description="For kind slurm: a Slurm of one's own instead of a part of a shared one; needs a head and a login.",
     )
+    kubernetes: KubernetesIn | None = Field(
+        default=None,
+        description="For kind kubernetes: a Kubernetes of one's own instead of a part of a shared one; needs control planes and a login.",
+    )
     image: ImageId | None = Field(
         default=None,
-        description="For bare metal and for a Slurm of one's own: a ready image, yours or a public one, that is written to the nodes' "
-        "disks. Without one they run what their provider starts.",
+        description="For bare metal and for a Slurm or a Kubernetes of one's own: a ready image, yours or a public one, that is "
+        "written to the nodes' disks. Without one they run what their provider starts.",
         examples=["img_01k5x7p3r8w2v6t9q4n0m1c2d3"],
     )
 
@@ -197,7 +219,9 @@ class NodeSetOut(Out):
     count: int = Field(description="How many are ordered.", examples=[4])
     ready: int = Field(description="How many are deployed.", examples=[4])
     gpus_per_node: int = Field(description="GPUs of each node.", examples=[8])
-    role: SetRole = Field(description="worker; head or login of a Slurm of one's own.", examples=["worker"])
+    role: SetRole = Field(
+        description="worker; head or login of a Slurm of one's own, control_plane of a Kubernetes.", examples=["worker"]
+    )
     image: str | None = Field(description="The image that new ones get; null where none is installed.", examples=[None])
     images: list[ImageCount] = Field(
         description="What those in use have: several while an upgrade is under way, or after one that was stopped.",
@@ -214,6 +238,15 @@ class SlurmOut(Out):
     head_release: str = Field(description="The head's, which is later while an upgrade is not complete.", examples=["24.11"])
     accounting: bool = Field(description="Whether it keeps a history of jobs.", examples=[False])
     containers: bool = Field(description="Whether jobs may name container images.", examples=[False])
+
+
+class KubernetesOut(Out):
+    """
+    A Kubernetes of one's own.
+    """
+
+    distribution: Distribution = Field(description="Who sets it up.", examples=["kubeadm"])
+    version: str = Field(description="Of Kubernetes.", examples=["1.36.2"])
 
 
 class LoginOut(Out):
@@ -241,6 +274,7 @@ class ClusterSpecOut(Out):
         description="Who may log in to the nodes; null where nobody but the operator does.", examples=[None]
     )
     slurm: SlurmOut | None = Field(description="For a Slurm of one's own; null for others.", examples=[None])
+    kubernetes: KubernetesOut | None = Field(description="For a Kubernetes of one's own; null for others.", examples=[None])
 
 
 class PlacementOut(Out):
@@ -363,6 +397,7 @@ def cluster_out(view: Any) -> ClusterOut:
             wait=bool(row.spec.get("wait")),
             login=row.spec.get("login"),
             slurm=_slurm_out(row.slurm),
+            kubernetes=_kubernetes_out(row.kubernetes),
         ),
         status=status,
         version=row.version,
@@ -407,3 +442,9 @@ def _slurm_out(facts: dict[str, Any] | None) -> SlurmOut | None:
         accounting=facts["accounting"],
         containers=facts["containers"],
     )
+
+
+def _kubernetes_out(facts: dict[str, Any] | None) -> KubernetesOut | None:
+    if facts is None:
+        return None
+    return KubernetesOut(distribution=facts["distribution"], version=facts["offer"]["versions"][facts["distribution"]])

@@ -13,12 +13,22 @@ from sqlalchemy.orm import Session
 
 from controlplane.boots import service as boots
 from controlplane.catalog import service as catalog
-from controlplane.clusters import dedicating, driving, repository
+from controlplane.clusters import driving, founding, repository
 from controlplane.clusters.checking import check_images, check_order, image_formats, refuse_if_hopeless
 from controlplane.clusters.driving import return_quota
 from controlplane.clusters.errors import NotChangeable
 from controlplane.clusters.models import ClusterRow, NodeSetRow
-from controlplane.clusters.states import CLUSTER_STATES, HOME_LOST, Home, Login, Options, Order, SetOrder, SetView
+from controlplane.clusters.states import (
+    CLUSTER_STATES,
+    HOME_LOST,
+    Home,
+    KubernetesOptions,
+    Login,
+    Options,
+    Order,
+    SetOrder,
+    SetView,
+)
 from controlplane.identity import service as identity
 from controlplane.kit.access import Principal
 from controlplane.kit.clock import CpClock
@@ -36,6 +46,7 @@ __all__ = [
     "CHANGEABLE",
     "ClusterFilter",
     "ClusterView",
+    "KubernetesOptions",
     "Login",
     "Options",
     "Order",
@@ -117,10 +128,11 @@ def order_cluster(
         "site": order.site,
         "spec": order.spec,
         "blueprint_id": _make_blueprint(session, project.tenant_id, cluster_id, order, sealer),
-        "slurm": made.facts if made else None,
+        "slurm": made.facts if made and order.slurm is not None else None,
+        "kubernetes": made.facts if made and order.kubernetes is not None else None,
         "provider_id": made.pool_id if made else None,
         "peer_id": made.peer_id if made else None,
-        "provider_user": dedicating.JOBS_RUN_AS if made else "",
+        "provider_user": founding.account_of(order),
         "state": CLUSTER_STATES.initial,
         "reason": "Ordered.",
         "deadline_at": CpClock() + func.make_interval(0, 0, 0, 0, 0, 0, stay),
@@ -139,7 +151,7 @@ def _make_blueprint(session: Session, tenant_id: str, cluster_id: str, order: Or
     """
     What the order's nodes boot with; none where the nodes are not the tenant's to log in to.
     """
-    if order.login is None or order.slurm is not None:
+    if order.login is None or order.own:
         return None
     if sealer is None:
         raise Unavailable("This installation has no master key, so it takes no secrets.", code="no_master_key")
@@ -149,27 +161,15 @@ def _make_blueprint(session: Session, tenant_id: str, cluster_id: str, order: Or
     return boots.make_blueprint(session, sealer, wanted)
 
 
-def _establish(
-    session: Session, tenant_id: str, cluster_id: str, order: Order, sealer: Sealer | None
-) -> dedicating.Founding | None:
+def _establish(session: Session, tenant_id: str, cluster_id: str, order: Order, sealer: Sealer | None) -> founding.Founding | None:
     """
-    What a Slurm of the tenant's own needs before it has nodes; None for other orders.
+    What a product of the tenant's own needs before it has nodes; None for other orders.
     """
-    if order.slurm is None or order.login is None:
+    if not order.own or order.login is None:
         return None
     if sealer is None:
         raise Unavailable("This installation has no master key, so it takes no secrets.", code="no_master_key")
-    return dedicating.establish(
-        session,
-        sealer,
-        tenant_id=tenant_id,
-        cluster_id=cluster_id,
-        site=order.site,
-        roles={one.name: (one.role, one.instance_type) for one in order.sets},
-        login=(order.login.ssh_keys, order.login.user_data),
-        wanted=order.slurm,
-        image_formats=image_formats(session, order),
-    )
+    return founding.establish(session, sealer, order, image_formats(session, order), tenant_id=tenant_id, cluster_id=cluster_id)
 
 
 def _insert_sets(
@@ -422,5 +422,5 @@ def allowed_actions(view: ClusterView) -> dict[str, str]:
     update_ = (
         f"Operation {busy} is active." if busy else "" if state in CHANGEABLE else f"A cluster in state {state} cannot be changed."
     )
-    own = "" if view.row.peer_id is not None else "Only a Slurm of one's own has workers to upgrade."
+    own = "" if view.row.slurm is not None else "Only a Slurm of one's own has workers to upgrade."
     return {"delete": "It is deleted." if state == "deleted" else "", "update": update_, "upgrade": own or update_}

@@ -9,9 +9,13 @@ from typing import Any, Literal
 
 from controlplane.kit.states import State, StateTable
 from controlplane.nodes.states import ProviderRef
-from controlplane.rendering.slurm.files import Role
+from controlplane.rendering.kubernetes.plan import Distribution
 
 BARE = "baremetal"
+KUBERNETES = "kubernetes"
+SetRole = Literal["worker", "head", "login", "control_plane"]
+COORDINATORS = frozenset({"head", "control_plane"})
+"""Roles of nodes that hold what their cluster knows."""
 DELETE = frozenset({"deleting"})
 
 CLUSTER_STATES = StateTable(
@@ -79,6 +83,18 @@ class Options:
 
 
 @dataclass(frozen=True, slots=True)
+class KubernetesOptions:
+    """
+    What may be chosen for a Kubernetes of one's own.
+    """
+
+    distribution: Distribution = "kubeadm"
+    """Who sets it up."""
+    version: str = ""
+    """Of Kubernetes; empty: what the site offers."""
+
+
+@dataclass(frozen=True, slots=True)
 class MemberSnapshot:
     """
     One allocation of the cluster.
@@ -105,7 +121,7 @@ class MemberSnapshot:
     node_health: str = "ok"
     """Worst class of its node's open reports."""
     role: str = "worker"
-    """worker; head or login of a Slurm of its owner's own."""
+    """worker; head or login of a Slurm of its owner's own, control_plane of a Kubernetes."""
     current: bool = True
     """Whether its machine has reported that it holds its files as they are now; true where it has none."""
     trouble: str = ""
@@ -129,7 +145,7 @@ class SetView:
     gpus: int
     """GPUs of one of its nodes."""
     role: str = "worker"
-    """worker; head or login of a Slurm of its owner's own."""
+    """worker; head or login of a Slurm of its owner's own, control_plane of a Kubernetes."""
     image: str | None = None
     """What is written to their disks from now on."""
     images: Mapping[str, int] = field(default_factory=dict)
@@ -215,7 +231,7 @@ class ClusterSnapshot:
     state_for_s: float = 0.0
     """How long it has been in its state."""
     dedicated: bool = False
-    """Whether it is a Slurm of its owner's own."""
+    """Whether it is a Slurm or a Kubernetes of its owner's own."""
     roll: Roll | None = None
     """How far its last upgrade is; none where there was none."""
     release: str = ""
@@ -297,7 +313,14 @@ class Home:
     gpu_model: str
     """As in the catalog; empty where its node sets differ."""
     dedicated: bool = False
-    """Whether it is a Slurm of its owner's own."""
+    """Whether it is a Slurm or a Kubernetes of its owner's own."""
+
+    @property
+    def is_own_kubernetes(self) -> bool:
+        """
+        Whether it is a Kubernetes in which its owner rules, so that nothing of ours runs in it.
+        """
+        return self.dedicated and self.kind == KUBERNETES
 
 
 @dataclass(frozen=True, slots=True)
@@ -328,8 +351,8 @@ class SetOrder:
     """What they are."""
     count: int
     """How many."""
-    role: Role = "worker"
-    """head and login: parts of a Slurm of one's own."""
+    role: SetRole = "worker"
+    """head and login: parts of a Slurm of one's own; control_plane: of a Kubernetes."""
     image: str | None = None
     """What is written to their disks; none: nothing."""
 
@@ -368,13 +391,22 @@ class Order:
     """For nodes that are their owner's to log in to, and only there."""
     slurm: Options | None = None
     """For a Slurm of one's own."""
+    kubernetes: KubernetesOptions | None = None
+    """For a Kubernetes of one's own."""
 
     @property
     def opens_nodes(self) -> bool:
         """
         Whether the nodes are their owner's to log in to.
         """
-        return self.kind == BARE or self.slurm is not None
+        return self.kind == BARE or self.own
+
+    @property
+    def own(self) -> bool:
+        """
+        Whether the product is made of the nodes by themselves and shared with nobody.
+        """
+        return self.slurm is not None or self.kubernetes is not None
 
     @property
     def spec(self) -> dict[str, Any]:
@@ -384,4 +416,13 @@ class Order:
         sets = [asdict(one) for one in self.sets]
         login = {"ssh_keys": list(self.login.ssh_keys), "has_user_data": bool(self.login.user_data)} if self.login else None
         slurm = None if self.slurm is None else asdict(self.slurm)
-        return {"kind": self.kind, "site": self.site, "node_sets": sets, "wait": self.wait, "login": login, "slurm": slurm}
+        kubernetes = None if self.kubernetes is None else asdict(self.kubernetes)
+        return {
+            "kind": self.kind,
+            "site": self.site,
+            "node_sets": sets,
+            "wait": self.wait,
+            "login": login,
+            "slurm": slurm,
+            "kubernetes": kubernetes,
+        }

@@ -67,7 +67,7 @@ def upgrade_workers(
     principal.check_project(project_id)
     row = repository.get_cluster(session, project_id, cluster_id, lock=True)
     version(row.version)
-    if row.peer_id is None:
+    if row.slurm is None:
         raise NotChangeable("Only a Slurm of one's own has workers to upgrade.", state=row.state)
     new = NewOperation("cluster.upgrade", "cluster", row.id, principal.id, row.tenant_id, row.project_id)
     operation_id = start_operation(session, new)

@@ -24,8 +24,10 @@ from controlplane.nodes import repository
 from controlplane.nodes.errors import ProviderInUse, UnknownAdapter
 from controlplane.nodes.models import NodeRow, ProviderRow
 from controlplane.nodes.states import NODE_STATES
-from controlplane.rendering.slurm.offer import read_offer
-from controlplane.rendering.slurm.words import BadPlan
+from controlplane.rendering.kubernetes import offer as kubernetes
+from controlplane.rendering.kubernetes.checking import BadPlan as BadKubernetes
+from controlplane.rendering.slurm import offer as slurm
+from controlplane.rendering.slurm.words import BadPlan as BadSlurm
 
 ADAPTERS = "controlplane.providers"  # the entry point group
 CheckVersion = Callable[[int], None]
@@ -167,13 +169,22 @@ def register_provider(session: Session, new: NewProvider) -> ProviderRow:
 
 def _check_offer(config: Mapping[str, Any]) -> None:
     """
-    Raises Invalid where the settings offer dedicated Slurm clusters that could never be built.
+    Raises Invalid where the settings offer dedicated clusters that could never be built.
     """
     try:
-        read_offer(config)
-    except BadPlan as error:
-        wrong = [FieldError(f"body.config.{one.field}", one.code, one.message) for one in error.errors]
+        slurm.read_offer(config)
+        kubernetes.read_offer(config)
+    except (BadSlurm, BadKubernetes) as error:
+        wrong = [FieldError(f"body.config.{_within(one.field, error)}", one.code, one.message) for one in error.errors]
         raise Invalid(error.detail, errors=wrong) from None
+
+
+def _within(field: str, error: BadSlurm | BadKubernetes) -> str:
+    """
+    The field among the settings: what a Kubernetes plan says is wrong with itself comes from the offer.
+    """
+    inside = isinstance(error, BadSlurm) or field.startswith(f"{kubernetes.SETTING}.")
+    return field if inside else f"{kubernetes.SETTING}.{field}"
 
 
 def find_provider(session: Session, name: str) -> ProviderRow | None:

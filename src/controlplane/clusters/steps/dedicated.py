@@ -24,14 +24,14 @@ def bootstrap(cluster: ClusterSnapshot, tools: Toolbox) -> Outcome:
     """
     Every host holds the files of all members, and Slurm shows all workers.
     """
-    behind = _behind(cluster)
+    behind = hosts_behind(cluster)
     if behind is not None:
         return behind
-    there = {one.ref for one in _view(cluster, tools).members}
-    missing = [one for one in _workers(cluster) if one.ref not in there]
+    there = {one.ref for one in look(cluster, tools).members}
+    missing = [one for one in workers_of(cluster) if one.ref not in there]
     if missing:
-        return Wait(f"{len(missing)} of {len(_workers(cluster))} workers are not known to the head yet.", POLL_S)
-    return Advance("verifying", f"The head and all {len(_workers(cluster))} workers are set up.")
+        return Wait(f"{len(missing)} of {len(workers_of(cluster))} workers are not known to the head yet.", POLL_S)
+    return Advance("verifying", f"The head and all {len(workers_of(cluster))} workers are set up.")
 
 
 def verify(cluster: ClusterSnapshot, tools: Toolbox) -> Outcome:
@@ -64,7 +64,7 @@ def change(cluster: ClusterSnapshot, tools: Toolbox) -> Outcome:
         if leaving:
             return Wait("The nodes that leave are drained.", 0.0, step=TOLD, facts=ClusterFacts(renew="drain"))
         return _renew()
-    return _behind(cluster) or _follow(cluster, _view(cluster, tools), leaving)
+    return hosts_behind(cluster) or _follow(cluster, look(cluster, tools), leaving)
 
 
 def _follow(cluster: ClusterSnapshot, view: ClusterView, leaving: list[MemberSnapshot]) -> Outcome:
@@ -82,7 +82,7 @@ def _renew() -> Wait:
 
 
 def _changed(cluster: ClusterSnapshot, view: ClusterView, leaving: list[MemberSnapshot]) -> Outcome:
-    workers = _workers(cluster)
+    workers = workers_of(cluster)
     states = {one.ref: one.state for one in view.members}
     left = [one for one in leaving if one.ref in states]
     if left:
@@ -98,7 +98,7 @@ def _changed(cluster: ClusterSnapshot, view: ClusterView, leaving: list[MemberSn
     return Advance("running", f"All {len(workers)} workers are in use.", facts=facts)
 
 
-def _behind(cluster: ClusterSnapshot) -> Wait | None:
+def hosts_behind(cluster: ClusterSnapshot) -> Wait | None:
     """
     None when every host that stays holds its files as they are now. A worker that is known to be sick, or that its tenant has switched off,
     is not waited for: it asks for its files when it is back.
@@ -113,12 +113,18 @@ def _behind(cluster: ClusterSnapshot) -> Wait | None:
     return Wait(f"{len(late)} of {len(hosts)} hosts do not hold their files yet.", POLL_S, detail=trouble[:2000])
 
 
-def _view(cluster: ClusterSnapshot, tools: Toolbox) -> ClusterView:
+def look(cluster: ClusterSnapshot, tools: Toolbox) -> ClusterView:
+    """
+    The cluster as its own scheduler shows it.
+    """
     assert cluster.provider is not None
     return tools.clusters(cluster.provider).observe_cluster(cluster.id)
 
 
-def _workers(cluster: ClusterSnapshot) -> list[MemberSnapshot]:
+def workers_of(cluster: ClusterSnapshot) -> list[MemberSnapshot]:
+    """
+    Its workers that stay.
+    """
     return [one for one in staying(cluster) if one.role == "worker"]
 
 

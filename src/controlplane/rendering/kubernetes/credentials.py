@@ -10,14 +10,9 @@ import base64
 from collections.abc import Sequence
 from datetime import datetime
 
-from cryptography import x509
-from cryptography.hazmat.primitives import hashes
-from cryptography.hazmat.primitives.asymmetric import ec
-from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat, load_pem_private_key
-from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
-
+from controlplane.kit.certificates import sign_client
 from controlplane.rendering.kubernetes.files import yaml_text
-from controlplane.rendering.kubernetes.keys import EARLIER, Authority
+from controlplane.rendering.kubernetes.keys import Authority
 
 OWNERS = "controlplane:owners"
 """Group of the cluster's owner; `manifests.owners` binds it to the role cluster-admin, so that unbinding it takes every way in back."""
@@ -31,7 +26,7 @@ def kubeconfig(
     """
     A kubeconfig for the user with a key and a certificate of its own, which the API server takes until `ends`.
     """
-    certificate, key = sign_client(authority, user, groups, now, ends)
+    certificate, key = sign_client((authority.certificate, authority.key), user, groups, now, ends)
     return yaml_text(
         {
             "apiVersion": "v1",
@@ -44,32 +39,6 @@ def kubeconfig(
             "current-context": cluster,
         }
     )
-
-
-def sign_client(authority: Authority, user: str, groups: Sequence[str], now: datetime, ends: datetime) -> tuple[str, str]:
-    """
-    A certificate for the user and its new key, both in PEM.
-    """
-    signer = load_pem_private_key(authority.key.encode(), None)
-    assert isinstance(signer, ec.EllipticCurvePrivateKey)
-    issuer = x509.load_pem_x509_certificate(authority.certificate.encode())
-    key = ec.generate_private_key(ec.SECP256R1())
-    names = [x509.NameAttribute(NameOID.ORGANIZATION_NAME, group) for group in groups]
-    certificate = (
-        x509.CertificateBuilder()
-        .subject_name(x509.Name([*names, x509.NameAttribute(NameOID.COMMON_NAME, user)]))
-        .issuer_name(issuer.subject)
-        .public_key(key.public_key())
-        .serial_number(x509.random_serial_number())
-        .not_valid_before(max(now - EARLIER, issuer.not_valid_before_utc))
-        .not_valid_after(min(ends, issuer.not_valid_after_utc))
-        .add_extension(x509.BasicConstraints(ca=False, path_length=None), critical=True)
-        .add_extension(x509.ExtendedKeyUsage([ExtendedKeyUsageOID.CLIENT_AUTH]), critical=False)
-        .add_extension(x509.AuthorityKeyIdentifier.from_issuer_public_key(signer.public_key()), critical=False)
-        .sign(signer, hashes.SHA256())
-    )
-    secret = key.private_bytes(Encoding.PEM, PrivateFormat.TraditionalOpenSSL, NoEncryption()).decode()
-    return certificate.public_bytes(Encoding.PEM).decode(), secret
 
 
 def _base64(text: str) -> str:

@@ -25,12 +25,11 @@ from cryptography.hazmat.primitives.serialization import (
 )
 from cryptography.x509.oid import NameOID
 
+from controlplane.kit.certificates import EARLIER
 from controlplane.rendering.kubernetes.checking import BadPlan
 
 CA_DAYS = 3653
 """Ten years, as kubeadm's own; a cluster is not meant to see its end."""
-EARLIER = timedelta(minutes=10)
-"""Certificates begin so much before they are made: a host's clock may be behind ours."""
 AUTHORITIES = {"cluster": "kubernetes-ca", "front_proxy": "kubernetes-front-proxy-ca", "etcd": "etcd-ca"}
 """Each authority: its name in the keys, and in its certificate."""
 _TOKEN_ALPHABET = "abcdefghijklmnopqrstuvwxyz0123456789"  # noqa: S105 - an alphabet

@@ -14,6 +14,7 @@ from controlplane.providers.adapters.kubernetes.gauges import Gauges
 from controlplane.providers.adapters.kubernetes.jobs import Jobs
 from controlplane.providers.adapters.kubernetes.names import Names
 from controlplane.providers.adapters.kubernetes.nodes import Nodes
+from controlplane.providers.adapters.kubernetes.own import Own, own_access
 from controlplane.providers.adapters.kubernetes.rights import Rights
 from controlplane.providers.adapters.kubernetes.services import Services
 from controlplane.providers.adapters.kubernetes.shared import Shared
@@ -54,14 +55,15 @@ def build(given: AdapterInput) -> KubernetesAdapter:
         names = Names(given.deployment)
     except Refused as error:
         raise Permanent(f"the installation's name: {error}", code="provider_config_invalid") from error
-    way = access(config, given.secrets)
+    way = access(config, given.secrets) if config.dedicated is None else own_access(config, given.secrets, given.now())
     kube = Kube(
         way,
         timeout_s=config.timeout_s,
         max_body_bytes=config.max_body_mib * MIB,
         page_size=config.page_size,
     )
-    return KubernetesAdapter(config, kube, names, way, given.now)
+    own = None if config.dedicated is None else Own(kube, config, given.secrets, given.now)
+    return KubernetesAdapter(config, kube, names, way, given.now, own)
 
 
 class KubernetesAdapter:
@@ -70,15 +72,24 @@ class KubernetesAdapter:
     Machines. Safe to share between threads.
     """
 
-    def __init__(self, config: KubernetesConfig, kube: Kube, names: Names, way: Access, now: Callable[[], datetime]) -> None:
+    def __init__(
+        self,
+        config: KubernetesConfig,
+        kube: Kube,
+        names: Names,
+        way: Access,
+        now: Callable[[], datetime],
+        own: Own | None = None,
+    ) -> None:
         self._config = config
         self._kube = kube
         self._rights = Rights(kube)
         self._shared = Shared(kube, names, config, now)
+        self._clusters: Shared | Own = own or self._shared
         self._jobs = Jobs(kube, names, config, self._shared, now)
         self._nodes = Nodes(kube, names, config, self._shared.pool, now)
-        self._tokens = Tokens(kube, names, config, way, self._shared)
         self._gauges = Gauges(names, config)
+        self._tokens: Tokens | Own = own or Tokens(kube, names, config, way, self._shared)
         self._services = Services(kube, names, config, self._shared)
 
     def close(self) -> None:
@@ -131,28 +142,28 @@ class KubernetesAdapter:
         See `Clusters.apply_cluster`.
         """
         with one_call():
-            self._shared.apply(spec)
+            self._clusters.apply(spec)
 
     def observe_cluster(self, cluster_id: str) -> ClusterView:
         """
         See `Clusters.observe_cluster`.
         """
         with one_call():
-            return self._shared.observe(cluster_id)
+            return self._clusters.observe(cluster_id)
 
     def delete_cluster(self, cluster_id: str) -> None:
         """
         See `Clusters.delete_cluster`.
         """
         with one_call():
-            self._shared.delete(cluster_id)
+            self._clusters.delete(cluster_id)
 
     def list_clusters(self) -> ClusterList:
         """
         See `Clusters.list_clusters`.
         """
         with one_call():
-            return self._shared.list_ids()
+            return self._clusters.list_ids()
 
     def drain(self, cluster_id: str, refs: tuple[str, ...], *, reason: str) -> None:
         """

@@ -56,6 +56,27 @@ class Volume(BaseModel):
     """Whether jobs may only read it."""
 
 
+class OwnConfig(BaseModel):
+    """
+    A Kubernetes that is one cluster of ours; written by the control plane and by nobody else.
+    """
+
+    model_config = ConfigDict(strict=True, extra="forbid", frozen=True)
+
+    cluster_id: str
+    """Which cluster it is."""
+    tenant_id: str
+    """Whose."""
+    server_name: str
+    """The name in its API servers' certificates."""
+    drivers: str
+    """Group of our own certificate."""
+    owners: str
+    """Group of the certificates for its tenant's people."""
+    mark: str
+    """Annotation of nodes that leave."""
+
+
 class KubernetesConfig(BaseModel):
     """
     One registered Kubernetes.
@@ -67,6 +88,8 @@ class KubernetesConfig(BaseModel):
     """Of the API server, with the secret `token`; empty with the secret `kubeconfig`, which names it."""
     ca_pem: str = Field(default="", max_length=200_000)
     """Certificates that sign the API server's, as text; empty: the system's. A kubeconfig brings its own."""
+    dedicated: OwnConfig | None = None
+    """Where it is one cluster of ours, whose keys are the secrets; none: others share it."""
     context: str = Field(default="", max_length=253)
     """Which context of the kubeconfig; empty: its current one."""
     timeout_s: float = Field(default=10.0, gt=0, le=20)

@@ -1,0 +1,156 @@
+"""
+A tenant's own Kubernetes: what is fixed when it is ordered, and the files of its hosts, which follow from who is a member.
+"""
+
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from hashlib import sha256
+from typing import Any
+
+from sqlalchemy import select
+from sqlalchemy.orm import Session
+
+from controlplane.boots import service as boots
+from controlplane.clusters import repository
+from controlplane.clusters.dedicating import SCRIPT_TIMEOUT_S, Founding, Stage
+from controlplane.clusters.states import KubernetesOptions, Order, SetOrder
+from controlplane.kit.clock import CpClock
+from controlplane.kit.errors import NoCapacity
+from controlplane.kit.ids import new_id
+from controlplane.kit.secrets import Sealer
+from controlplane.nodes import service as nodes
+from controlplane.nodes.states import host_name
+from controlplane.rendering.kubernetes import offer as offers
+from controlplane.rendering.kubernetes.checking import LABEL_VALUE, BadPlan
+from controlplane.rendering.kubernetes.files import RenderedFile
+from controlplane.rendering.kubernetes.keys import ClusterKeys, new_keys
+from controlplane.rendering.kubernetes.plan import Host, KubernetesPlan, Position, Standing, Worker
+from controlplane.rendering.kubernetes.roles import control_plane_files, control_plane_secrets, worker_files, worker_secrets
+from controlplane.rendering.kubernetes.scripts import control_plane_script, worker_script
+from controlplane.rendering.kubernetes.settings import adapter_config
+
+ADAPTER = "kubernetes"
+CONTROL_PLANE = "control_plane"
+SOMEWHERE = Host("somewhere", "192.0.2.1")
+"""Stands for the control planes in keys and scripts, which do not depend on who they are."""
+STANDING: Mapping[Stage, Standing] = {"members": "stays", "drain": "leaves", "final": "gone"}
+"""What becomes of workers that leave."""
+
+
+def find_pool(pools: Sequence[Any], tenant_id: str, site: str, worker_types: Collection[str], wanted: KubernetesOptions) -> Any:
+    """
+    The first provider of bare machines in the site that offers such clusters with these workers; None where none does.
+    """
+    for pool in pools:
+        if pool.site != site or "baremetal" not in pool.capabilities.get("products", []) or set(pool.tenants) - {tenant_id}:
+            continue
+        try:
+            offer = offers.read_offer(pool.config)
+        except BadPlan:
+            continue
+        version = None if offer is None else offer.versions.get(wanted.distribution)
+        if offer is None or version is None or wanted.version not in {"", version}:
+            continue
+        if set(worker_types) <= set(offer.shapes):
+            return pool
+    return None
+
+
+def establish(
+    session: Session,
+    sealer: Sealer,
+    order: Order,
+    image_formats: Collection[str],
+    *,
+    login: tuple[Sequence[str], str],
+    tenant_id: str,
+    cluster_id: str,
+) -> Founding:
+    """
+    The cluster has authorities and keys of its own, sealed, an API that only it uses, and for each node set what its machines boot with.
+    Raises NoCapacity where nobody offers it.
+    """
+    wanted = order.kubernetes
+    assert wanted is not None
+    types = {one.instance_type for one in order.sets if one.role == "worker"}
+    pools = [one for one in nodes.read_pools(session, [order.site]) if nodes.installs_images(one, image_formats)]
+    pool = find_pool(pools, tenant_id, order.site, types, wanted)
+    if pool is None:
+        what = f"{wanted.distribution} {wanted.version}".strip()
+        words = f"No provider in {order.site} makes Kubernetes clusters of their own by {what} of {' and '.join(sorted(types))}."
+        raise NoCapacity(words, code="product_not_available")
+    facts = {"offer": pool.config[offers.SETTING], "distribution": wanted.distribution}
+    plan = _plan(facts, cluster_id, types, (SOMEWHERE,), ())
+    keys = new_keys(session.execute(select(CpClock())).scalar_one())
+    peer_id = new_id("prv")
+    nodes.appoint(session, sealer, peer_id, cluster_id=cluster_id, adapter=ADAPTER, site=order.site, secrets=keys.secrets())
+    made = {}
+    for one in order.sets:
+        blueprint = _blueprint(plan, keys, one, login, tenant_id=tenant_id, cluster_id=cluster_id)
+        made[one.name] = boots.make_blueprint(session, sealer, blueprint)
+    return Founding(pool.id, peer_id, facts, made)
+
+
+def _blueprint(
+    plan: KubernetesPlan, keys: ClusterKeys, one: SetOrder, login: tuple[Sequence[str], str], *, tenant_id: str, cluster_id: str
+) -> boots.NewBlueprint:
+    leads = one.role == CONTROL_PLANE
+    script = control_plane_script(plan) if leads else worker_script(plan)
+    secret_files = control_plane_secrets(plan, keys) if leads else worker_secrets(plan, keys, one.instance_type)
+    return boots.NewBlueprint(
+        tenant_id=tenant_id,
+        cluster_id=cluster_id,
+        ssh_keys=tuple(login[0]),
+        user_data=login[1],
+        secret_files=tuple(_file(file) for file in secret_files),
+        scripts=(boots.Script(script.name, script.content, SCRIPT_TIMEOUT_S),),
+    )
+
+
+def _plan(
+    facts: Mapping[str, Any], cluster_id: str, types: Iterable[str], leads: tuple[Host, ...], workers: tuple[Worker, ...]
+) -> KubernetesPlan:
+    offer = offers.read_offer({offers.SETTING: facts["offer"]})
+    assert offer is not None
+    return offers.plan_of(offer, facts["distribution"], cluster_id, types, leads, workers)
+
+
+def renew(session: Session, row: Any, stage: Stage) -> None:
+    """
+    The files of all hosts are those of the present members, running hosts will fetch what changed, and the API is reached where the first
+    control plane is. The same members again change nothing. Raises BadPlan.
+    """
+    sets = repository.sets_of(session, [row["id"]])[row["id"]]
+    roles = {one.id: one.role for one in sets}
+    seats = nodes.read_seats(session, row["id"])
+    leads = [one for one in seats if roles[one.node_set_id] == CONTROL_PLANE]
+    if not leads:
+        raise BadPlan("control_planes: a cluster needs one")
+    plan = _plan(
+        row["kubernetes"],
+        row["id"],
+        {one.instance_type for one in sets if one.role == "worker"},
+        tuple(Host(host_name(one.instance_id), one.address or "") for one in leads),
+        tuple(_worker(one, stage) for one in seats if roles[one.node_set_id] == "worker"),
+    )
+    for one in sets:
+        files = control_plane_files(plan) if one.role == CONTROL_PLANE else worker_files(plan, one.instance_type)
+        if one.blueprint_id is not None:
+            boots.rewrite_files(session, one.blueprint_id, tuple(_file(file) for file in files))
+    nodes.direct(session, row["peer_id"], adapter_config(plan, row["id"], row["tenant_id"]))
+
+
+def _worker(seat: Any, stage: Stage) -> Worker:
+    position = Position(*(_label(getattr(seat, part)) for part in ("block", "leaf", "rack", "nvlink_domain")))
+    standing = STANDING[stage] if seat.leaving else "stays"
+    return Worker(host_name(seat.instance_id), seat.address or "", seat.instance_type, position, standing)
+
+
+def _label(text: str) -> str:
+    """
+    The operator's name of a place as a label can hold it: itself where it can be, else a word that is the same for the same name.
+    """
+    return text if not text or LABEL_VALUE.fullmatch(text) else f"x{sha256(text.encode()).hexdigest()[:12]}"
+
+
+def _file(file: RenderedFile) -> boots.NodeFile:
+    return boots.NodeFile(file.path, file.content, f"{file.mode:04o}", file.owner, file.on_change)

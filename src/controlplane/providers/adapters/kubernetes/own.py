@@ -1,0 +1,159 @@
+"""
+A Kubernetes that is one tenant's alone: its members are its nodes, a program on its control planes makes their list true, and whoever
+comes in does so by a certificate that its own authority signed.
+"""
+
+from __future__ import annotations
+
+import base64
+from collections.abc import Callable, Mapping
+from datetime import datetime, timedelta
+from typing import Any
+
+import yaml
+
+from controlplane.kit.certificates import sign_client
+from controlplane.providers.adapters.kubernetes.access import Access
+from controlplane.providers.adapters.kubernetes.client import Kube
+from controlplane.providers.adapters.kubernetes.config import KubernetesConfig, OwnConfig
+from controlplane.providers.adapters.kubernetes.pool import gpus_of, ready_condition
+from controlplane.providers.clusters import ClusterList, ClusterSpec, ClusterView, MemberState, MemberView
+from controlplane.providers.credentials import Kubeconfig
+from controlplane.providers.errors import NotFound, Permanent, Refused, Unsupported
+from controlplane.providers.machines import Check, CheckResult
+
+Json = dict[str, Any]
+DRIVER_FOR = timedelta(days=365)
+"""Our own certificate lives as long as a process that holds it may; each start makes a new one."""
+CERTIFICATE, KEY = "cluster_certificate", "cluster_key"
+LEADS = "node-role.kubernetes.io/control-plane"
+MARKED: Mapping[str, MemberState] = {"asked": "draining", "drained": "drained"}
+"""What the program on the control planes writes on nodes that leave."""
+
+
+def own_access(config: KubernetesConfig, secrets: Mapping[str, str], now: datetime) -> Access:
+    """
+    The way in for ourselves, signed by the cluster's own authority. Raises Permanent, without repeating a secret.
+    """
+    own = _own(config)
+    if not config.url or not {CERTIFICATE, KEY} <= set(secrets):
+        raise Permanent("a dedicated Kubernetes needs its url and its authority", code="provider_config_invalid")
+    try:
+        authority = secrets[CERTIFICATE], secrets[KEY]
+        certificate, key = sign_client(authority, "controlplane", [own.drivers], now, now + DRIVER_FOR)
+    except ValueError:
+        raise Permanent("the keys of a dedicated Kubernetes cannot be read", code="provider_config_invalid") from None
+    return Access(
+        config.url.rstrip("/"), ca_pem=secrets[CERTIFICATE], server_name=own.server_name, cert_pem=certificate, key_pem=key
+    )
+
+
+class Own:
+    """
+    The ports Clusters and SupportsKubeconfigs on a whole Kubernetes.
+    """
+
+    def __init__(self, kube: Kube, config: KubernetesConfig, secrets: Mapping[str, str], now: Callable[[], datetime]) -> None:
+        self._kube = kube
+        self._config = config
+        self._own = _own(config)
+        self._authority = secrets[CERTIFICATE], secrets[KEY]
+        self._now = now
+
+    def apply(self, spec: ClusterSpec) -> None:
+        """
+        See `Clusters.apply_cluster`. Nothing is changed: members are told by files. Raises Refused while one of them is not there.
+        """
+        missing = {one.ref for one in spec.members} - {one.ref for one in self.observe(spec.cluster_id).members}
+        if missing:
+            raise Refused(f"{len(missing)} members are not in this Kubernetes", code="provider_unknown_member")
+
+    def observe(self, cluster_id: str) -> ClusterView:
+        """
+        See `Clusters.observe_cluster`: one list of nodes. A cordon of the owner's own says nothing; one of ours is told as far as it is.
+        """
+        self._check(cluster_id)
+        members = tuple(self._member(one) for one in self._kube.list_all("/api/v1/nodes"))
+        up = sum(one.state == "up" for one in members)
+        told: CheckResult = "passed" if members and up == len(members) else "failed"
+        return ClusterView(
+            cluster_id=cluster_id,
+            members=members,
+            checks=(
+                Check("nodes_answer", told, f"{up} of {len(members)}"),
+                Check("fabric_bandwidth", "not_measured", "Kubernetes does not measure the fabric"),
+            ),
+        )
+
+    def delete(self, cluster_id: str) -> None:
+        """
+        See `Clusters.delete_cluster`. It ends with its machines, not before. Raises Unsupported.
+        """
+        raise Unsupported(f"{cluster_id} ends with its machines", code="provider_dedicated")
+
+    def list_ids(self) -> ClusterList:
+        """
+        See `Clusters.list_clusters`. It is one cluster for as long as there is one.
+        """
+        return ClusterList((self._own.cluster_id,), complete=False)
+
+    def issue(self, cluster_id: str, tenant_id: str, lifetime_s: int) -> Kubeconfig:
+        """
+        See `SupportsKubeconfigs.issue_kubeconfig`. Nobody is asked: the certificate is signed here.
+        """
+        self._check(cluster_id)
+        if tenant_id != self._own.tenant_id:
+            raise Refused(f"{tenant_id} is not the tenant of {cluster_id}", code="provider_wrong_user")
+        if lifetime_s > self._config.kubeconfig_max_s:
+            raise Refused(f"at most {self._config.kubeconfig_max_s} s here", code="kubeconfig_too_long")
+        now = self._now()
+        ends = (now + timedelta(seconds=lifetime_s)).replace(microsecond=0)
+        certificate, key = sign_client(self._authority, tenant_id, [self._own.owners], now, ends)
+        server = {
+            "server": self._config.tenant_url or self._config.url,
+            "certificate-authority-data": _base64(self._authority[0]),
+            "tls-server-name": self._own.server_name,
+        }
+        whole = {
+            "apiVersion": "v1",
+            "kind": "Config",
+            "clusters": [{"name": cluster_id, "cluster": server}],
+            "users": [
+                {"name": cluster_id, "user": {"client-certificate-data": _base64(certificate), "client-key-data": _base64(key)}}
+            ],
+            "contexts": [{"name": cluster_id, "context": {"cluster": cluster_id, "user": cluster_id}}],
+            "current-context": cluster_id,
+        }
+        return Kubeconfig(yaml.safe_dump(whole, sort_keys=False), ends)
+
+    def _member(self, node: Json) -> MemberView:
+        meta = node["metadata"]
+        leads = LEADS in (meta.get("labels") or {})
+        gpus = 0 if leads else gpus_of(node, self._config.gpu_resource)  # pods with GPUs never run on a control plane
+        return MemberView(meta["name"], self._state(node), gpus, version=_version(node))
+
+    def _state(self, node: Json) -> MemberState:
+        ready = ready_condition(node)
+        if ready is None:
+            return "joining"
+        if ready.get("status") != "True":
+            return "down"
+        return MARKED.get((node["metadata"].get("annotations") or {}).get(self._own.mark, ""), "up")
+
+    def _check(self, cluster_id: str) -> None:
+        if cluster_id != self._own.cluster_id:
+            raise NotFound(f"{cluster_id} is not the cluster that this Kubernetes is")
+
+
+def _own(config: KubernetesConfig) -> OwnConfig:
+    assert config.dedicated is not None
+    return config.dedicated
+
+
+def _version(node: Json) -> str:
+    told = (node.get("status", {}).get("nodeInfo") or {}).get("kubeletVersion", "")
+    return str(told).removeprefix("v")
+
+
+def _base64(text: str) -> str:
+    return base64.b64encode(text.encode()).decode()

@@ -1,0 +1,28 @@
+"""
+What the Kubernetes adapter is told of a dedicated cluster, beside its keys.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from controlplane.rendering.kubernetes.checking import check_plan
+from controlplane.rendering.kubernetes.credentials import DRIVERS, OWNERS
+from controlplane.rendering.kubernetes.members import MARK
+from controlplane.rendering.kubernetes.plan import API_PORT, KubernetesPlan
+
+
+def adapter_config(plan: KubernetesPlan, cluster_id: str, tenant_id: str) -> dict[str, Any]:
+    """
+    How the cluster's API is reached from outside of it: the first control plane by its address, under the name that all of them have.
+    """
+    check_plan(plan)
+    own = {
+        "cluster_id": cluster_id,
+        "tenant_id": tenant_id,
+        "server_name": plan.api_name,
+        "drivers": DRIVERS,
+        "owners": OWNERS,
+        "mark": MARK,
+    }
+    return {"url": f"https://{plan.founders[0].address}:{API_PORT}", "dedicated": own}
