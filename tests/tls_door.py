@@ -60,14 +60,44 @@ def self_signed(directory: Path) -> tuple[Path, str]:
     return file, text
 
 
+def signed_by(authority: tuple[str, str], name: str, directory: Path) -> Path:
+    """
+    A file with a key and its certificate for the name, signed by the authority: its certificate and key, in PEM.
+    """
+    issuer = x509.load_pem_x509_certificate(authority[0].encode())
+    signer = serialization.load_pem_private_key(authority[1].encode(), None)
+    assert isinstance(signer, ec.EllipticCurvePrivateKey)
+    key = ec.generate_private_key(ec.SECP256R1())
+    now = datetime.now(UTC)
+    certificate = (
+        x509.CertificateBuilder()
+        .subject_name(x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "kube-apiserver")]))
+        .issuer_name(issuer.subject)
+        .public_key(key.public_key())
+        .serial_number(x509.random_serial_number())
+        .not_valid_before(now - timedelta(hours=1))
+        .not_valid_after(now + timedelta(hours=1))
+        .add_extension(x509.SubjectAlternativeName([x509.DNSName(name)]), critical=False)
+        .sign(signer, hashes.SHA256())
+    )
+    form = (serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption())
+    file = directory / "server.pem"
+    file.write_text(key.private_bytes(*form).decode() + certificate.public_bytes(serialization.Encoding.PEM).decode())
+    return file
+
+
 @contextmanager
-def tls_door(port: int, directory: Path) -> Iterator[Door]:
+def tls_door(port: int, directory: Path, authority: tuple[str, str] | None = None, name: str = "") -> Iterator[Door]:
     """
-    What comes in by the door goes to the port of this machine, and back.
+    What comes in by the door goes to the port of this machine, and back. With an authority it has the name, and only those come in whom the
+    authority knows.
     """
-    file, ca_pem = self_signed(directory)
+    file, ca_pem = self_signed(directory) if authority is None else (signed_by(authority, name, directory), authority[0])
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.load_cert_chain(file)
+    if authority is not None:
+        context.verify_mode = ssl.CERT_REQUIRED
+        context.load_verify_locations(cadata=authority[0])
     with socket.create_server(("127.0.0.1", 0)) as listener:
         threading.Thread(target=_receive, args=(listener, context, port), daemon=True).start()
         try:
