@@ -1,0 +1,91 @@
+"""
+When a Kubernetes of one's own counts as running, and when a worker that leaves it may be given back.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from controlplane.clusters.states import ClusterFacts, ClusterSnapshot, MemberSnapshot, SetSnapshot
+from controlplane.clusters.steps import STEPS
+from controlplane.kit.outcome import Advance, Outcome, Wait
+from controlplane.nodes.states import ProviderRef
+from controlplane.providers.clusters import ClusterView, MemberState, MemberView
+
+LEAD = MemberSnapshot("alc_0", "ins_0", "nod_0", "ins-0", 8, "active", "active", "nds_0", billed=True, role="control_plane")
+WORKER = MemberSnapshot("alc_1", "ins_1", "nod_1", "ins-1", 8, "active", "active", "nds_1", billed=True)
+OTHER = replace(WORKER, allocation_id="alc_2", instance_id="ins_2", node_id="nod_2", ref="ins-2")
+GPUS = {"ins-0": 0}
+
+
+class Api:
+    """It shows these nodes."""
+
+    def __init__(self, **states: MemberState) -> None:
+        names = {name.replace("_", "-"): state for name, state in states.items()}
+        members = tuple(MemberView(name, state, GPUS.get(name, 8), 0) for name, state in names.items())
+        self.view = ClusterView("clu_1", members, None, ())
+
+    def clusters(self, provider: Any) -> Api:
+        del provider
+        return self
+
+    def observe_cluster(self, cluster_id: str) -> ClusterView:
+        del cluster_id
+        return self.view
+
+
+def step(api: Api, state: str, *, leaving: bool = False, told: str = "") -> Outcome:
+    """What becomes of a cluster of a control plane and two workers, or of one with a worker that leaves."""
+    cluster = ClusterSnapshot(
+        id="clu_1",
+        state=state,
+        step=told,
+        tenant_id="ten_1",
+        project_id="prj_1",
+        kind="kubernetes",
+        user="",
+        provider=ProviderRef("prv_1", "kubernetes", {}, None, 1),
+        members=(LEAD, WORKER, OTHER),
+        sets=(SetSnapshot("nds_0", "cp", "t", 1), SetSnapshot("nds_1", "workers", "t", 1 if leaving else 2)),
+        observe_interval_s=15.0,
+        leaving=frozenset({"alc_2"}) if leaving else frozenset(),
+        dedicated=True,
+    )
+    return STEPS[state](cluster, api)
+
+
+def test_every_host_has_joined_before_any_is_verified() -> None:
+    """A control plane that is no Node is missed like a worker."""
+    assert isinstance(step(Api(ins_1="up", ins_2="up"), "bootstrapping"), Wait)
+    assert isinstance(step(Api(ins_0="joining", ins_1="up", ins_2="down"), "bootstrapping"), Advance)
+
+
+def test_it_runs_when_every_host_is_ready() -> None:
+    """With all workers' GPUs; those of a control plane are nobody's."""
+    assert isinstance(step(Api(ins_0="down", ins_1="up", ins_2="up"), "verifying"), Wait)
+    whole = step(Api(ins_0="up", ins_1="up", ins_2="up"), "verifying")
+    assert isinstance(whole, Advance)
+    assert isinstance(whole.facts, ClusterFacts)
+    assert {one["name"]: one["detail"] for one in whole.facts.checks or ()}["gpu_count"] == "16 of 16"
+
+
+@pytest.mark.parametrize(("state", "renews"), [("up", False), ("draining", False), ("drained", True), ("down", True)])
+def test_a_worker_is_emptied_before_it_is_unnamed(state: MemberState, renews: bool) -> None:  # noqa: FBT001 - a case
+    """Or is dead."""
+    outcome = step(Api(ins_0="up", ins_1="up", ins_2=state), "updating", leaving=True, told="told")
+    assert isinstance(outcome, Wait)
+    assert (outcome.facts == ClusterFacts(renew="final")) is renews
+
+
+def test_nothing_is_given_back_while_the_api_shows_it() -> None:
+    """Then it is, and nothing else."""
+    shown = step(Api(ins_0="up", ins_1="up", ins_2="drained"), "updating", leaving=True, told="renewed")
+    assert isinstance(shown, Wait)
+    assert shown.facts is None
+    gone = step(Api(ins_0="up", ins_1="up"), "updating", leaving=True, told="renewed")
+    assert isinstance(gone.facts, ClusterFacts)
+    assert gone.facts.release == ("alc_2",)
