@@ -89,16 +89,16 @@ def test_a_job_with_idle_gpus_is_stopped(world: JobWorld) -> None:
     """Not before its time, and in words; one that works, and one that did not ask for it, go on."""
     idle = {"SIMULATED_GPUS": "idle"}
     script = "#!/bin/sh\nsleep 7200\n"
-    stopped = world.order(script, gpus_per_node=8, idle_stop_min=30, env=idle)
-    working = world.order(script, gpus_per_node=8, idle_stop_min=30)
+    stopped = world.order(script, gpus_per_node=8, idle_stop_min=5, env=idle)
+    working = world.order(script, gpus_per_node=8, idle_stop_min=5)
     unasked = world.order(script, gpus_per_node=8, env=idle)
     began = world.until_state(stopped, "running").started_at
     job = world.until_state(stopped, "cancelled", within_s=3600)
     assert [one["code"] for one in job.issues] == ["idle_stopped"]
-    assert job.reason == "Stopped: none of its GPUs did anything for 30 minutes."
+    assert job.reason == "Stopped: none of its GPUs did anything for 5 minutes."
     assert began is not None
     assert job.ended_at is not None
-    assert 1800 <= (job.ended_at - began).total_seconds() < 1900
+    assert 300 <= (job.ended_at - began).total_seconds() < 400
     assert {world.job(one).state for one in (working, unasked)} == {"running"}
 
 
