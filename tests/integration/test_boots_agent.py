@@ -333,3 +333,25 @@ def test_a_whole_life_of_a_machine(world: World, host: Host) -> None:
     console = world.do(lambda session: service.console_of(session, world.boot_id, 0)).data
     assert console.startswith(b"Cloud-init v. 22.4.2\n")
     assert world.url.rstrip("/").rpartition(".")[2].encode() not in console
+
+
+def test_a_machine_that_starts_without_its_seed_follows_its_files(world: World, host: Host) -> None:
+    """Its disc is out or its network boot was for once: cloud-init is off, and what is rewritten comes all the same."""
+    host.boot(world.get("user-data"))
+    host.plan(poll_s=0.1)
+    host.finish()
+    with host.serve() as process:
+        try:
+            eventually(lambda: world.view().applied_version == 1)
+        finally:
+            process.kill()
+    for name in ("status.json", "result.json"):
+        (host.root / "run/cloud-init" / name).unlink()
+    (host.root / "run/cloud-init/disabled").touch()
+    world.do(lambda session: service.rewrite_files(session, world.blueprint_id, [NodeFile("/etc/a.conf", "a = 2\n", "0644", ME)]))
+    with host.serve() as process:
+        try:
+            eventually(lambda: world.view().applied_version == 2)
+        finally:
+            process.kill()
+    assert (host.root / "etc/a.conf").read_text(encoding="utf-8") == "a = 2\n"
