@@ -21,8 +21,9 @@ from cryptography.hazmat.primitives.serialization import load_pem_private_key
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from controlplane.kit.certificates import sign_client
 from controlplane.rendering.kubernetes.checking import BadPlan, check_plan, cluster_name
-from controlplane.rendering.kubernetes.credentials import OWNERS, kubeconfig, sign_client
+from controlplane.rendering.kubernetes.credentials import OWNERS, kubeconfig
 from controlplane.rendering.kubernetes.files import Bundle
 from controlplane.rendering.kubernetes.keys import new_keys, read_keys
 from controlplane.rendering.kubernetes.plan import Addons, Chart, Host, KubernetesPlan, Networks, Position, Shape, Worker
@@ -196,7 +197,9 @@ def meet(server_side: ssl.SSLContext, client_side: ssl.SSLContext) -> dict[str, 
 
 def server(folder: Path) -> ssl.SSLContext:
     """A server that takes whom the cluster's authority has signed."""
-    certificate, key = sign_client(keys().cluster, "api", [], datetime.now(UTC), datetime.now(UTC) + timedelta(days=1))
+    certificate, key = sign_client(
+        (keys().cluster.certificate, keys().cluster.key), "api", [], datetime.now(UTC), datetime.now(UTC) + timedelta(days=1)
+    )
     (folder / "server.pem").write_text(certificate + key, encoding="ascii")
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.load_cert_chain(folder / "server.pem")
@@ -229,7 +232,7 @@ def test_a_kubeconfig_lets_its_holder_in_until_it_ends(tmp_path: Path, ends_in: 
 
 def test_a_kubeconfig_never_outlives_its_authority_and_signs_nobody() -> None:
     """Whatever is asked for."""
-    certificate, key = sign_client(keys().cluster, "u", ["g"], NOW, NOW + timedelta(days=36500))
+    certificate, key = sign_client((keys().cluster.certificate, keys().cluster.key), "u", ["g"], NOW, NOW + timedelta(days=36500))
     issued, issuer = (x509.load_pem_x509_certificate(one.encode()) for one in (certificate, keys().cluster.certificate))
     assert issued.not_valid_after_utc == issuer.not_valid_after_utc
     assert not issued.extensions.get_extension_for_class(x509.BasicConstraints).value.ca
