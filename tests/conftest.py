@@ -8,7 +8,8 @@ import gc
 import os
 import secrets
 import tempfile
-from collections.abc import Iterator, Mapping, Sequence
+from collections import namedtuple
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from datetime import datetime
 from functools import cache
 from pathlib import Path
@@ -17,7 +18,6 @@ from typing import Any
 import psycopg
 import pytest
 from hypothesis import settings
-from psycopg.rows import namedtuple_row
 from sqlalchemy import Engine, text
 from sqlalchemy.orm import Session
 
@@ -89,7 +89,7 @@ class Database:
 
     def _line(self, fresh: bool) -> psycopg.Connection[Any]:  # noqa: FBT001 - one caller
         if fresh or not self._lines:
-            self._lines.append(psycopg.connect(self.owner_url, autocommit=True, prepare_threshold=3, row_factory=namedtuple_row))
+            self._lines.append(psycopg.connect(self.owner_url, autocommit=True, prepare_threshold=3, row_factory=_as_named))
         return self._lines[-1]
 
     def virtual_clock(self) -> VirtualClock:
@@ -114,6 +114,19 @@ class Database:
             for statement in statements:
                 connection.exec_driver_sql(statement)
         admin.dispose()
+
+
+def _as_named(cursor: psycopg.Cursor[Any]) -> Callable[[Sequence[Any]], Any]:
+    """
+    Rows by name, as far as Python can say the names: `count` twice, or `class`, are had by their place.
+    """
+    made: Callable[[Sequence[Any]], Any] = _named(*(one.name for one in cursor.description or ()))._make
+    return made
+
+
+@cache
+def _named(*names: str) -> Any:
+    return namedtuple("Row", names, rename=True)  # noqa: PYI024 - the names are known when it runs
 
 
 @cache

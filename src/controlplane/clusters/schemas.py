@@ -110,7 +110,8 @@ class ClusterSpecIn(Body):
     )
     kubernetes: KubernetesIn | None = Field(
         default=None,
-        description="For kind kubernetes: a Kubernetes of one's own instead of a part of a shared one; needs control planes and a login.",
+        description="For kind kubernetes: a Kubernetes of one's own instead of a part of a shared one; needs nodes of the role "
+        "control_plane, and a login.",
     )
     image: ImageId | None = Field(
         default=None,
