@@ -63,8 +63,19 @@ class Host(Root):
             name: {"start": 1.0, "finished": 2.0, "errors": errors.get(name.replace("-", "_"), [])} for name in CLOUD_INIT_STAGES
         }
         status = {"v1": {"datasource": "DataSourceNoCloudNet", "stage": None, **stages}}
-        (self.root / "run/cloud-init/status.json").write_text(json.dumps(status), encoding="utf-8")
-        (self.root / "run/cloud-init/result.json").write_text('{"v1": {"errors": []}}', encoding="utf-8")
+        for name, said in (("status.json", status), ("result.json", {"v1": {"errors": []}})):
+            kept = self.root / "var/lib/cloud/data" / name
+            kept.parent.mkdir(parents=True, exist_ok=True)
+            kept.write_text(json.dumps(said), encoding="utf-8")
+            shown = self.root / "run/cloud-init" / name
+            shown.unlink(missing_ok=True)
+            shown.symlink_to(kept)
+
+    def start_without_seed(self) -> None:
+        """It was switched off and on, and cloud-init found no seed."""
+        for one in (self.root / "run/cloud-init").iterdir():
+            one.unlink()
+        (self.root / "run/cloud-init/disabled").touch()
 
     def outcomes(self) -> dict[str, dict[str, Any]]:
         """What came of the scripts, by name."""
@@ -200,16 +211,17 @@ def test_the_agent_is_written_for_old_machines_too() -> None:
 
 
 @pytest.fixture
-def hard_of_hearing() -> Iterator[tuple[str, list[Any]]]:
-    """The address of a server that answers 503 to the first report, and the reports it was sent."""
-    heard: list[Any] = []
+def hard_of_hearing() -> Iterator[tuple[str, list[tuple[str, bytes]]]]:
+    """The address of a server that answers 503 to the first report, and what it was sent: what it is and its body."""
+    heard: list[tuple[str, bytes]] = []
 
     class Answers(BaseHTTPRequestHandler):
         def do_POST(self) -> None:
             body = self.rfile.read(int(self.headers["Content-Length"]))
-            if self.path.endswith("report"):
-                heard.append(json.loads(body))
-            self.send_response(503 if len(heard) == 1 else 200)
+            kind = self.path.rpartition("/")[2]
+            again = kind in dict(heard)
+            heard.append((kind, body))
+            self.send_response(503 if kind == "report" and not again else 200)
             self.end_headers()
             self.wfile.write(b"{}")
 
@@ -225,14 +237,15 @@ def hard_of_hearing() -> Iterator[tuple[str, list[Any]]]:
     server.server_close()
 
 
-def test_it_reports_until_it_is_heard(host: Host, hard_of_hearing: tuple[str, list[Any]]) -> None:
+def test_it_reports_until_it_is_heard(host: Host, hard_of_hearing: tuple[str, list[tuple[str, bytes]]]) -> None:
     """A report that was not taken is sent again; then the agent's work is done where no files are to be followed. No token is told."""
-    url, heard = hard_of_hearing
+    url, sent = hard_of_hearing
     host.boot(seed(Script("leak", f"echo {LINKS.token(BOOT)}; printf '\\033[1m'; false\n"), url=url))
     host.plan(poll_s=0)
     host.finish(modules_final=["('scripts-user', RuntimeError('x'))"])
     with host.serve() as process:
         assert process.wait(30) == 0
+    heard = [json.loads(body) for _kind, body in sent]
     assert heard[0] == heard[1]
     assert (len(heard), heard[1]["final"]) == (2, True)
     assert [one["errors"] for one in heard[1]["stages"] if one["name"] == "modules-final"] == [
@@ -240,6 +253,20 @@ def test_it_reports_until_it_is_heard(host: Host, hard_of_hearing: tuple[str, li
     ]
     assert LINKS.token(BOOT) not in json.dumps(heard)
     assert "\x1b" not in heard[1]["scripts"][-1]["output"]
+
+
+def test_its_console_is_there_before_its_last_report(host: Host, hard_of_hearing: tuple[str, list[tuple[str, bytes]]]) -> None:
+    """However much was written: who is told that the boot failed may switch the machine off, and the last words tell why."""
+    url, sent = hard_of_hearing
+    host.boot(seed(url=url))
+    host.plan(poll_s=0)
+    host.finish()
+    written = "".join(f"line {number}\n" for number in range(20_000))
+    (host.root / "var/log/cloud-init-output.log").write_text(written, encoding="utf-8")
+    with host.serve() as process:
+        assert process.wait(30) == 0
+    assert [kind for kind, _body in sent[-2:]] == ["report", "report"]
+    assert b"".join(body for kind, body in sent if kind == "console").decode() == written
 
 
 @dataclass
@@ -345,13 +372,35 @@ def test_a_machine_that_starts_without_its_seed_follows_its_files(world: World, 
             eventually(lambda: world.view().applied_version == 1)
         finally:
             process.kill()
-    for name in ("status.json", "result.json"):
-        (host.root / "run/cloud-init" / name).unlink()
-    (host.root / "run/cloud-init/disabled").touch()
+    host.start_without_seed()
+    (host.root / "var/lib/cloud/data/result.json").unlink()  # there was a start with its seed between, and power lost in it
     world.do(lambda session: service.rewrite_files(session, world.blueprint_id, [NodeFile("/etc/a.conf", "a = 2\n", "0644", ME)]))
     with host.serve() as process:
         try:
             eventually(lambda: world.view().applied_version == 2)
         finally:
             process.kill()
+    assert (host.root / "etc/a.conf").read_text(encoding="utf-8") == "a = 2\n"
+
+
+@pytest.mark.parametrize("heard", [True, False])
+def test_power_is_lost_about_the_last_report(world: World, host: Host, *, heard: bool) -> None:
+    """Whether the last report was heard or not: without its seed the machine makes it again from what cloud-init kept, and follows."""
+    host.boot(world.get("user-data"))
+    httpx.post(f"{world.url}phone-home", data={"instance_id": json.loads(world.get("meta-data"))["instance-id"]}).raise_for_status()
+    host.finish()
+    if heard:
+        host.plan(poll_s=0)
+        with host.serve() as process:
+            assert process.wait(30) == 0
+    assert world.view().state == ("ready" if heard else "fetched")
+    host.start_without_seed()
+    host.plan(poll_s=0.1)
+    world.do(lambda session: service.rewrite_files(session, world.blueprint_id, [NodeFile("/etc/a.conf", "a = 2\n", "0644", ME)]))
+    with host.serve() as process:
+        try:
+            eventually(lambda: world.view().applied_version == 2)
+        finally:
+            process.kill()
+    assert world.view().state == "ready"
     assert (host.root / "etc/a.conf").read_text(encoding="utf-8") == "a = 2\n"

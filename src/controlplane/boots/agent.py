@@ -28,6 +28,7 @@ from typing import Any
 ROOT = Path(os.environ.get("BOOT_AGENT_ROOT", "/"))
 HOME = ROOT / "var/lib/boot-agent"
 CLOUD = ROOT / "run/cloud-init"
+KEPT = ROOT / "var/lib/cloud/data"
 OUTPUTS = HOME / "outputs"
 MEMORY = ROOT / "run/boot-agent"
 CONSOLE = ROOT / "var/log/cloud-init-output.log"
@@ -43,27 +44,7 @@ TIMEOUT_S = 15
 LONGEST_TAIL = 2000
 LINES = 20
 CHUNK_BYTES = 48 * 1024
-UNIT_TEXT = """[Unit]
-Description=Reports how this machine came up
-Wants=network-online.target
-After=network-online.target
-
-[Service]
-ExecStart={python} {agent} run
-Restart=on-failure
-RestartSec=10
-KillMode=process
-
-[Install]
-WantedBy=multi-user.target
-"""
-# Ends at the first failing command, or where the script says `exit`, and leaves the line behind on file 9.
-STRICT = """exec 9>"$1"; set -eE -o pipefail
-exit() { set -- "${1:-$?}"; _line=${BASH_LINENO[0]}; builtin exit "$1"; }
-trap '_line=$LINENO' ERR
-trap '_code=$?; [ "$_code" = 0 ] || echo "${_line:-}" >&9' EXIT
-. "$2"
-"""
+MOST_CHUNKS = 24  # more than the other side keeps
 
 
 class Refused(Exception):
@@ -210,7 +191,8 @@ def install(plan: dict[str, Any]) -> None:
     agent = str(HOME / "agent.py")
     write_file(HOOK, f"#!/bin/sh\nexec {sys.executable} {agent} scripts\n".encode(), 0o700)
     if (ROOT / "run/systemd/system").is_dir():
-        write_file(UNIT, UNIT_TEXT.format(python=sys.executable, agent=agent).encode(), 0o644)
+        unit = (HOME / UNIT.name).read_text(encoding="utf-8")
+        write_file(UNIT, unit.replace("{command}", f"{sys.executable} {agent} run").encode(), 0o644)
         for verb in (["daemon-reload"], ["enable", UNIT.name], ["start", "--no-block", UNIT.name]):
             subprocess.run(["systemctl", *verb], check=True)  # noqa: S603, S607 - wherever the image has it
     else:
@@ -249,7 +231,8 @@ def run_script(script: dict[str, Any], plan: dict[str, Any]) -> dict[str, Any]:
     text, output, line = (HOME / f"{script['name']}.{end}" for end in ("sh", "out", "line"))
     write_file(text, script["text"].encode(), 0o700)
     write_file(line, b"", 0o600)
-    shell = [BASH, "-c", STRICT, script["name"], str(line), str(text)] if Path(BASH).exists() else ["/bin/sh", "-e", str(text)]
+    strict = [BASH, "-c", (HOME / "strict.sh").read_text(encoding="utf-8"), script["name"], str(line), str(text)]
+    shell = strict if Path(BASH).exists() else ["/bin/sh", "-e", str(text)]
     OUTPUTS.mkdir(mode=0o700, exist_ok=True)
     told = {"BOOT_CHECKS": str(HOME / "checks.jsonl"), "BOOT_OUTPUTS": str(OUTPUTS), "BOOT_PURPOSE": plan["purpose"]}
     told["BOOT_URL"] = plan["url"]
@@ -310,17 +293,29 @@ class Line:
             raise Unheard(type(error).__name__) from None
 
 
+def said_by_cloud_init(name: str) -> Any:
+    """
+    What stands in this file of cloud-init's; where it is off for want of its seed, what stood there when it last ran.
+    """
+    return read_json((KEPT if (CLOUD / "disabled").exists() else CLOUD) / name)
+
+
+def keep_what_was_said() -> None:
+    """
+    What cloud-init has said outlives a loss of power: the last report can be made again.
+    """
+    for path in KEPT.glob("*.json"):
+        with path.open("rb") as said:
+            os.fsync(said.fileno())
+
+
 def stages_now() -> dict[str, str]:
     """
     The stages of cloud-init that are over, with their errors as text.
     """
-    status = (read_json(CLOUD / "status.json") or {}).get("v1") or {}
-    over = {}
-    for name in STAGES:
-        stage = status.get(name) or {}
-        if stage.get("finished"):
-            over[name] = "\n".join(str(one) for one in stage.get("errors") or [])
-    return over
+    status = (said_by_cloud_init("status.json") or {}).get("v1") or {}
+    over = [name for name in STAGES if (status.get(name) or {}).get("finished")]
+    return {name: "\n".join(str(one) for one in status[name].get("errors") or []) for name in over}
 
 
 def report_of(plan: dict[str, Any]) -> dict[str, Any]:
@@ -342,7 +337,7 @@ def report_of(plan: dict[str, Any]) -> dict[str, Any]:
             checks.append({"name": "unreadable", "result": "failed", "detail": clean(line, token)[:200]})
     return {
         "boot_id": plan["boot_id"],
-        "final": read_json(CLOUD / "result.json") is not None,
+        "final": said_by_cloud_init("result.json") is not None,
         "stages": [{"name": name, "errors": clean(text, token)[:LONGEST_TAIL]} for name, text in stages_now().items()],
         "scripts": known.get("scripts", []) if known.get("boot_id") == plan["boot_id"] else [],
         "checks": checks,
@@ -400,10 +395,13 @@ def report_until_heard(line: Line, plan: dict[str, Any]) -> bool:
         report = report_of(plan)
         try:
             send_outputs(line)  # before a final report, which is made above and tells of no output that is not whole by now
+            for _ in range(MOST_CHUNKS if report["final"] else 1):  # so is the console: where a boot failed, power goes
+                send_console(line, plan)
             if report != said:
+                if report["final"]:
+                    keep_what_was_said()
                 line.ask("report", json.dumps(report).encode())
                 said, pause_s, refusals = report, LOOK_S, 0
-            send_console(line, plan)
             if said.get("final"):
                 return True
         except Refused as refusal:
@@ -471,7 +469,7 @@ def run_changes(changed: list[dict[str, Any]]) -> list[dict[str, str]]:
 
 def heard_before() -> bool:
     """
-    This boot's last report was heard, and cloud-init is off for want of its seed: it will never again say that it is done.
+    This boot's last report was heard, and cloud-init is off for want of its seed: it may never again say that it is done.
     """
     return (CLOUD / "disabled").exists() and (HOME / "applied.json").exists()
 

@@ -40,13 +40,16 @@ set -eu
 umask 077
 home="${BOOT_AGENT_ROOT:-}/var/lib/boot-agent"
 mkdir -p "$home"
-cat > "$home/agent.py.new" <<'END-OF-AGENT'
+lay() { cat > "$home/$1.new" && mv -f "$home/$1.new" "$home/$1"; }
+lay boot-agent.service <<'END-OF-UNIT'
+{unit}END-OF-UNIT
+lay strict.sh <<'END-OF-SHELL'
+{shell}END-OF-SHELL
+lay agent.py <<'END-OF-AGENT'
 {agent}END-OF-AGENT
-mv -f "$home/agent.py.new" "$home/agent.py"
-cat > "$home/plan.json.new" <<'END-OF-PLAN'
+lay plan.json <<'END-OF-PLAN'
 {plan}
 END-OF-PLAN
-mv -f "$home/plan.json.new" "$home/plan.json"
 exec python3 "$home/agent.py" install
 """
 
@@ -221,8 +224,10 @@ def _plain(one: NodeFile | Script) -> dict[str, Any]:
 
 @cache
 def _hook_ends() -> tuple[bytes, bytes]:
-    agent = files("controlplane.boots").joinpath("agent.py").read_text("utf-8")
-    before, after = HOOK.replace("{agent}", agent).split("{plan}")
+    hook, room = HOOK, files("controlplane.boots")
+    for mark, name in (("unit", "scripts/boot-agent.service"), ("shell", "scripts/strict.sh"), ("agent", "agent.py")):
+        hook = hook.replace(f"{{{mark}}}", room.joinpath(name).read_text("utf-8"))
+    before, after = hook.split("{plan}")
     return before.encode("ascii"), after.encode("ascii")
 
 
