@@ -102,6 +102,19 @@ def test_a_job_with_idle_gpus_is_stopped(world: JobWorld) -> None:
     assert {world.job(one).state for one in (working, unasked)} == {"running"}
 
 
+def test_a_job_whose_image_cannot_be_pulled_fails_in_time(world: JobWorld) -> None:
+    """It is given up, in words and with its class, though the scheduler only knows that it was cancelled; others run meanwhile."""
+    vain = world.order("#!/bin/sh\ntrue\n", env={"SIMULATED_WAIT": "ImagePullBackOff"})
+    waits = world.order("#!/bin/sh\ntrue\n", env={"SIMULATED_WAIT": "Licenses"})
+    world.until_state(world.order(), "succeeded")
+    began = world.now()
+    job = world.until_state(vain, "failed", within_s=900)
+    assert 500 < (world.now() - began).total_seconds() < 700
+    assert (job.failure_class, job.reason, job.attempt) == ("user_error", "The image cannot be pulled.", 1)
+    assert [one["code"] for one in job.issues] == ["image_not_pulled"]
+    assert world.job(waits).state == "starting"
+
+
 def test_a_job_of_a_higher_class_overtakes(world: JobWorld) -> None:
     """It came last and starts first."""
     whole: dict[str, Any] = {"nodes": 4, "gpus_per_node": 8}

@@ -53,7 +53,7 @@ JOB = {
     "nodes": 1,
     "gpus_per_node": 8,
     "tasks_per_node": 8,
-    "script": "#!/bin/bash\nsrun sleep 20\n",
+    "script": "#!/bin/bash\nsleep 20\n",
     "env": {},
     "time_limit_s": 3600,
     "restart": {"max_restarts": 3},

@@ -17,6 +17,7 @@ from controlplane.clusters.states import HOME_LOST, HOME_READY, Home
 from controlplane.identity import service as identity
 from controlplane.jobs import arrays, repository
 from controlplane.jobs.errors import JobEnded
+from controlplane.jobs.hopeless import hopeless_of
 from controlplane.jobs.models import JobRow
 from controlplane.jobs.ordering import JobOrder, Places, check_home, check_secrets, given, held_by, refusal
 from controlplane.jobs.states import (
@@ -348,9 +349,11 @@ def _snapshot(claim: Claim, home: Home | None, state_age_s: float) -> JobSnapsho
         gpu=spec.get("gpu"),
         idle_stop_s=minutes * 60 if (minutes := spec.get("idle_stop_min")) else None,
         idled=any(one["code"] == IDLED for one in row["issues"]),
+        hopeless=hopeless_of(row["issues"]),
         resume_step=(row["last_checkpoint"] or {}).get("step"),
         sent=home is not None and home.dedicated,
         log_closed=row["log_closed"],
+        cluster_kind="" if home is None else home.kind,
     )
 
 

@@ -401,19 +401,23 @@ class JobSnapshot:
     """It is stopped once its GPUs were idle for so long; None: never."""
     idled: bool = False
     """Whether the present attempt was found idle and is being stopped."""
+    hopeless: str = ""
+    """The code of what the present attempt was given up for while it waited; empty: it was not."""
     resume_step: int | None = None
     """The step of the last good checkpoint; None where there is none."""
     sent: bool = False
     """Whether its nodes send its output themselves, so that none is read at the scheduler."""
     log_closed: bool = False
     """Whether they have said that nothing follows."""
+    cluster_kind: str = ""
+    """What its cluster was ordered as; empty where there is none any more."""
 
     @property
     def stopping(self) -> bool:
         """
-        Whether it is to end, by somebody's wish or because its GPUs are idle.
+        Whether it is to end: by somebody's wish, because its GPUs are idle, or because it waits in vain.
         """
-        return self.cancel or self.idled
+        return self.cancel or self.idled or bool(self.hopeless)
 
     @property
     def token(self) -> str:

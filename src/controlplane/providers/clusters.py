@@ -212,6 +212,8 @@ class JobSpec:
     """Volumes of the operator's in its containers."""
     gpu: GpuKind | None = None
     """What its GPUs must be like; None: any of its cluster's."""
+    cluster_kind: str = ""
+    """What its cluster was ordered as, for a peer that makes several kinds: `slurm`, `kubernetes`; empty: the peer's own."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -72,6 +72,7 @@ def _spec(job: JobSnapshot, tools: Toolbox) -> JobSpec:
         secret_files={one.file: values[one.name] for one in job.secrets if one.file},
         mounts=tuple(Mount(one["volume"], one["path"], read_only=one["read_only"]) for one in job.mounts),
         gpu=kind_of(job.gpu),
+        cluster_kind=job.cluster_kind,
     )
 
 

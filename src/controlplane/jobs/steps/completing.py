@@ -5,6 +5,7 @@ Collecting the rest of what an attempt printed, and what follows from how it end
 from dataclasses import replace
 
 from controlplane.clusters.states import HOME_LOST
+from controlplane.jobs.hopeless import HOPELESS
 from controlplane.jobs.states import RESTARTS_BY_ITSELF, JobFacts, JobSnapshot, restart_in_s
 from controlplane.jobs.steps.idling import idle_words
 from controlplane.jobs.steps.watching import Reading, failure_words
@@ -76,9 +77,10 @@ def _finish(job: JobSnapshot, facts: JobFacts | None = None) -> Advance:
         return Advance("succeeded", "Ended with exit code 0.", facts)
     if job.verdict == "cancelled":
         return Advance("cancelled", _why_stopped(job), facts)
-    words = failure_words(job.failure_class, job.exit_code)
+    vain = job.hopeless and job.exit_code is None
+    words = HOPELESS[job.hopeless].words if vain else failure_words(job.failure_class, job.exit_code)
     by_itself = job.failure_class in RESTARTS_BY_ITSELF and job.cluster_state not in HOME_LOST
-    if by_itself and job.stopping:
+    if by_itself and (job.cancel or job.idled):
         return Advance("cancelled", f"{words} It was to be cancelled, so it is not started again.", facts)
     if by_itself and job.restarts < job.max_restarts:
         wait_s = restart_in_s(job.restarts)

@@ -3,6 +3,7 @@ Looking for a job that its scheduler did not know.
 """
 
 from controlplane.clusters.states import HOME_LOST
+from controlplane.jobs.hopeless import HOPELESS
 from controlplane.jobs.states import ABSENCE_GAP_S, JobFacts, JobSnapshot
 from controlplane.jobs.steps.watching import conclude, ended, facts_of, failure_words, find, patient
 from controlplane.kit.outcome import Advance, Outcome, Wait
@@ -36,6 +37,7 @@ def _absent(job: JobSnapshot) -> Outcome:
     if job.cluster_state in HOME_LOST:
         gone = ("cluster_gone", f"Its cluster is {job.cluster_state}.")
         return Advance("completing", "It went with its cluster.", JobFacts(verdict="cancelled", issue=gone))
-    failure_class = job.failure_class or "unknown"
+    vain = HOPELESS[job.hopeless].failure_class if job.hopeless else ""
+    failure_class = vain or job.failure_class or "unknown"
     facts = JobFacts(verdict="failed", failure_class=failure_class)
     return Advance("completing", failure_words(failure_class, None), facts)

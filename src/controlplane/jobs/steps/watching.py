@@ -6,6 +6,7 @@ import functools
 import re
 from collections.abc import Callable
 
+from controlplane.jobs.hopeless import HOPELESS, waits_for
 from controlplane.jobs.states import FAILURE_WORDS, OUTPUT_CAP_BYTES, PIECE_BYTES, TRUNCATED, JobFacts, JobSnapshot
 from controlplane.kit.outcome import Advance, Outcome, Wait
 from controlplane.providers.clusters import JobView
@@ -97,7 +98,8 @@ def stop(job: JobSnapshot, tools: Toolbox, facts: JobFacts) -> Wait:
     """
     assert job.provider is not None
     tools.jobs(job.provider).cancel(job.cluster_id, job.token)
-    return Wait("Being cancelled.", 2.0, facts=facts)
+    given_up = job.hopeless and not job.cancel
+    return Wait(f"{HOPELESS[job.hopeless].words} It is being stopped." if given_up else "Being cancelled.", 2.0, facts=facts)
 
 
 def ended(view: JobView) -> bool:
@@ -114,6 +116,7 @@ def facts_of(job: JobSnapshot, view: JobView) -> JobFacts:
     known = tuple(job.instances[ref] for ref in view.nodes if ref in job.instances)
     whole = bool(known) and len(known) == len(view.nodes)
     verdict, failure = _verdict(job, view) if ended(view) else (None, None)
+    vain = vain_wait(job, view) if verdict == "failed" else ""
     return JobFacts(
         external_id=view.external_id or None,
         exit_code=view.exit_code,
@@ -126,6 +129,7 @@ def facts_of(job: JobSnapshot, view: JobView) -> JobFacts:
         expected_start_at=view.expected_start_at,
         observed=True,
         requeues=max(view.requeues, job.requeues),
+        issue=(vain, HOPELESS[vain].words) if vain and not job.hopeless else None,
     )
 
 
@@ -137,7 +141,8 @@ def conclude(view: JobView, facts: JobFacts) -> Advance:
         return Advance("completing", "Ended with exit code 0; its output is being collected.", facts)
     if facts.verdict == "cancelled":
         return Advance("completing", "Cancelled; its output is being collected.", facts)
-    return Advance("completing", f"{failure_words(facts.failure_class, view.exit_code)} Its output is being collected.", facts)
+    why = facts.issue[1] if facts.issue else failure_words(facts.failure_class, view.exit_code)
+    return Advance("completing", f"{why} Its output is being collected.", facts)
 
 
 def failure_words(failure_class: str | None, exit_code: int | None) -> str:
@@ -163,11 +168,28 @@ def waiting_words(view: JobView) -> str:
 def _verdict(job: JobSnapshot, view: JobView) -> tuple[str, str | None]:
     if view.phase == "succeeded":
         return "succeeded", None
+    vain = vain_wait(job, view)
+    if vain:
+        return "failed", HOPELESS[vain].failure_class
     if view.phase == "cancelled" or view.failure == "cancelled":
         return "cancelled", None
     if job.stopping and view.signal:
         return "cancelled", None  # some schedulers call a job that was told to stop a failed one
     return "failed", view.failure or "unknown"
+
+
+def vain_wait(job: JobSnapshot, view: JobView) -> str:
+    """
+    The code of what an attempt that has ended waited for in vain; empty where it ended by itself, or by somebody's wish.
+
+    Its time limit may run out before it is given up: what it waited for until then is why it failed.
+    """
+    if job.cancel or view.phase == "succeeded":
+        return ""
+    if job.hopeless:
+        stopped = view.phase == "cancelled" or bool(view.signal) or view.failure in {None, "cancelled", "time_limit", "unknown"}
+        return job.hopeless if stopped else ""
+    return waits_for(job.step) if view.failure == "time_limit" else ""
 
 
 class Reading:

@@ -17,7 +17,7 @@ from controlplane.providers.adapters.simulated.groups import standing
 from controlplane.providers.adapters.simulated.members import current_members
 from controlplane.providers.clusters import JobSpec, JobView, OutputChunk
 from controlplane.providers.errors import NoCapacity, NotFound, Refused, Unsupported
-from controlplane.providers.launching import Gang, under_slurm
+from controlplane.providers.launching import Gang, on_each_node, under_slurm
 from controlplane.providers.tracking import GpuUse
 
 _JOB_FAULTS = {
@@ -50,6 +50,8 @@ def played(spec: JobSpec) -> JobSpec:
     spec = replace(spec, env={**spec.env, **spec.secret_env}, secret_env={})
     if spec.launch is None:
         return spec
+    if spec.cluster_kind == "kubernetes" and spec.launch.kind == "torchrun":
+        return replace(spec, script=on_each_node(spec.launch), launch=None)
     # its shell reads line by line and knows one address of a node: its name
     made = under_slurm(spec.launch, Gang(spec.nodes, spec.gpus_per_node, spec.tasks_per_node)).splitlines()
     begin = next(number for number, line in enumerate(made) if line.startswith("exec srun"))
@@ -57,7 +59,8 @@ def played(spec: JobSpec) -> JobSpec:
     known = f"export MASTER_ADDR={address} MASTER_PORT={port}"
     script = "\n".join([*made[:2], known, "; ".join(filter(str.strip, made[begin:])), ""])
     tasks = 1 if spec.launch.kind == "torchrun" else spec.tasks_per_node
-    return replace(spec, script=script, launch=None, tasks_per_node=tasks)
+    # as a batch script, wherever it is: only a scheduler starts every process
+    return replace(spec, script=script, launch=None, tasks_per_node=tasks, cluster_kind="")
 
 
 def submit(act: Act, spec: JobSpec) -> str:

@@ -135,6 +135,8 @@ def gang_of(job: sqlite3.Row, spec: JobSpec, nodes: Nodes, restarts: int) -> she
         cluster=spec.cluster_id,
         env=spec.env,
         restarts=restarts,
+        pods=spec.cluster_kind == "kubernetes",
+        gpus_per_node=spec.gpus_per_node,
     )
 
 
@@ -251,15 +253,16 @@ class _Replay:
             if job["eligible_at"] > at:
                 continue
             spec = spec_of(job)
-            chosen = None if blocked else self._fit(spec, free, at)
+            stuck = spec.env.get("SIMULATED_WAIT", "")
+            chosen = None if blocked or stuck else self._fit(spec, free, at)
             if chosen is None:
-                reason = "Priority" if blocked else self._why(spec, at)
-                expected = None if blocked else self._expected(spec, free, at)
+                reason = stuck or ("Priority" if blocked else self._why(spec, at))
+                expected = None if blocked or stuck else self._expected(spec, free, at)
                 if (job["reason"], job["expected_start_at"]) != (reason, expected):
                     self.act.db.execute(
                         "UPDATE jobs SET reason = ?, expected_start_at = ? WHERE id = ?", (reason, expected, job["id"])
                     )
-                blocked = True
+                blocked = blocked or not stuck
                 continue
             for ref, gpus in chosen:
                 free[ref] = [one for one in free[ref] if one not in gpus]

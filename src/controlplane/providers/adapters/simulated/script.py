@@ -43,6 +43,10 @@ class Gang:
     """The job's own environment."""
     restarts: int = 0
     """How often the peer started it again before this run."""
+    pods: bool = False
+    """Whether its script runs once on each machine, as on Kubernetes, and not once on the first."""
+    gpus_per_node: int = 0
+    """As it was asked for."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,7 +94,19 @@ def play(script: str, gang: Gang) -> Played:
     """
     The script's run on the gang, from its first line to its end.
     """
-    shell = _Shell(gang)
+    if not gang.pods:
+        return _run(script, _Shell(gang))
+    runs = [_run(script, _Shell(gang, node)) for node in range(len(gang.nodes))]
+    bad = [one for one in runs if one.exit_code or one.signal]
+    # the first pod that fails ends the others
+    first = min(bad, key=lambda one: one.duration_us, default=None)
+    until = first.duration_us if first is not None else max((one.duration_us for one in runs), default=0)
+    printed = sorted((line for one in runs for line in one.printed if line.at_us <= until), key=lambda line: line.at_us)
+    ended = (0, 0) if first is None else (first.exit_code, first.signal)
+    return Played(until, *ended, tuple(printed))
+
+
+def _run(script: str, shell: _Shell) -> Played:
     for line in script.replace("\\\n", " ").splitlines():
         for words in _commands(line):
             shell.run(words)
@@ -146,28 +162,14 @@ class _Shell:
     The state of one run.
     """
 
-    def __init__(self, gang: Gang) -> None:
+    def __init__(self, gang: Gang, pod: int | None = None) -> None:
         self._gang = gang
         self._clock_us = 0
         self._printed: list[Printed] = []
         self._status = 0
         self._signal = 0
         self.over = False
-        first, gpus = gang.nodes[0] if gang.nodes else ("", ())
-        self._env = {
-            **gang.env,
-            "SLURM_JOB_ID": gang.job_id,
-            "SLURM_JOBID": gang.job_id,
-            "SLURM_CLUSTER_NAME": gang.cluster,
-            "SLURM_JOB_NODELIST": ",".join(ref for ref, _ in gang.nodes),
-            "SLURM_NODELIST": ",".join(ref for ref, _ in gang.nodes),
-            "SLURM_JOB_NUM_NODES": str(len(gang.nodes)),
-            "SLURM_NNODES": str(len(gang.nodes)),
-            "SLURM_NTASKS": str(len(gang.nodes) * gang.tasks_per_node),
-            "SLURM_NTASKS_PER_NODE": str(gang.tasks_per_node),
-            "SLURM_RESTART_COUNT": str(gang.restarts),
-            **_task_env(first, gpus, node=0, task=0, rank=0),
-        }
+        self._env = _job_env(gang) if pod is None else _pod_env(gang, pod)
 
     def result(self) -> Played:
         """
@@ -181,7 +183,10 @@ class _Shell:
         """
         if words[0] == "exec":
             words = words[1:] or ["true"]
-        if words[0] == "srun":
+        if words[0] == "srun" and self._gang.pods:
+            self._print("srun: command not found")
+            self._status = 127
+        elif words[0] == "srun":
             # As in any shell, the script's own variables are replaced before the tasks start.
             self._run_on_tasks([_substitute(word, self._env) for word in _without_flags(words[1:])])
         else:
@@ -234,7 +239,7 @@ class _Shell:
         if name == "echo":
             self._print(" ".join(rest[1:] if rest[:1] == ["-n"] else rest))
         elif name == "hostname":
-            self._print(env["SLURMD_NODENAME"])
+            self._print(env["HOSTNAME"])
         elif name in {"env", "printenv"}:
             for key in rest or sorted(env):
                 self._print(env.get(key, "") if rest else f"{key}={env[key]}")
@@ -250,6 +255,42 @@ def _without_flags(words: list[str]) -> list[str]:
     while index < len(words) and words[index].startswith("-"):
         index += 2 if words[index] in _SRUN_FLAGS_WITH_VALUE else 1
     return words[index:]
+
+
+def _job_env(gang: Gang) -> dict[str, str]:
+    first, gpus = gang.nodes[0] if gang.nodes else ("", ())
+    return {
+        **gang.env,
+        "SLURM_JOB_ID": gang.job_id,
+        "SLURM_JOBID": gang.job_id,
+        "SLURM_CLUSTER_NAME": gang.cluster,
+        "SLURM_JOB_NODELIST": ",".join(ref for ref, _ in gang.nodes),
+        "SLURM_NODELIST": ",".join(ref for ref, _ in gang.nodes),
+        "SLURM_JOB_NUM_NODES": str(len(gang.nodes)),
+        "SLURM_NNODES": str(len(gang.nodes)),
+        "SLURM_NTASKS": str(len(gang.nodes) * gang.tasks_per_node),
+        "SLURM_NTASKS_PER_NODE": str(gang.tasks_per_node),
+        "SLURM_RESTART_COUNT": str(gang.restarts),
+        **_task_env(first, gpus, node=0, task=0, rank=0),
+    }
+
+
+def _pod_env(gang: Gang, pod: int) -> dict[str, str]:
+    """
+    What a pod is told; the job's own variables win.
+    """
+    ref, gpus = gang.nodes[pod]
+    return {
+        "HOSTNAME": ref,
+        "CUDA_VISIBLE_DEVICES": ",".join(map(str, gpus)),
+        "NODE_RANK": str(pod),
+        "NNODES": str(len(gang.nodes)),
+        "GPUS_PER_NODE": str(gang.gpus_per_node),
+        "TASKS_PER_NODE": str(gang.tasks_per_node),
+        "MASTER_ADDR": gang.nodes[0][0],
+        "MASTER_PORT": "29500",
+        **gang.env,
+    }
 
 
 def _task_env(ref: str, gpus: tuple[int, ...], *, node: int, task: int, rank: int) -> dict[str, str]:
