@@ -85,15 +85,24 @@ class Cloud:
         self.statuses.append(answer.status_code)
         return answer
 
-    def order(self, name: str, count: int = 1) -> str:
+    def order(self, name: str, count: int = 1, kind: str = "slurm") -> str:
         """
         The id of a cluster just ordered; it waits for room.
         """
         keys = self.world.keys
         sets = [{"name": "workers", "instance_type": keys.instance_type, "count": count}]
-        spec = {"kind": "slurm", "site": keys.site, "node_sets": sets, "wait": True}
+        spec = {"kind": kind, "site": keys.site, "node_sets": sets, "wait": True}
         answer = self.ask("POST", "/clusters", {"name": name, "spec": spec}, key=f"order-{name}")
         assert answer.status_code == httpx.codes.ACCEPTED, answer.text
+        return str(answer.json()["id"])
+
+    def serve(self, name: str, cluster_id: str) -> str:
+        """
+        The id of a service of two replicas just asked for on the cluster, which is a Kubernetes.
+        """
+        spec = {"cluster_id": cluster_id, "template": {"image": "example.org/echo:1", "gpus_per_node": 2}, "replicas": 2}
+        answer = self.ask("POST", "/services", {"name": name, "spec": spec}, key=f"serve-{name}")
+        assert answer.is_success, answer.text
         return str(answer.json()["id"])
 
     def delete(self, cluster_id: str) -> None:

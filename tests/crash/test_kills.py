@@ -33,9 +33,11 @@ FENCES = """
 
 def one_round(made: Cloud, chance: random.Random, number: int, kills: int) -> None:
     """
-    Clusters come and go while workers are killed and replaced.
+    Clusters, and a service on one of them, come and go while workers are killed and replaced.
     """
     pause = threading.Event()
+    home = made.order(f"r{number}k", 1, kind="kubernetes")
+    service = made.serve(f"r{number}s", home)
     ids = [made.order(f"r{number}n{place}", chance.randint(1, 3)) for place in range(chance.randint(1, 3))]
     for _ in range(kills):
         pause.wait(chance.uniform(0, LONGEST_PAUSE_S))
@@ -45,9 +47,11 @@ def one_round(made: Cloud, chance: random.Random, number: int, kills: int) -> No
         made.another_worker(victim.name)
         if ids and chance.random() < 0.5:
             made.delete(ids.pop())
-    for one in ids:
+    for one in (*ids, home):
         made.delete(one)
     made.until_clean()
+    left = "SELECT state, reason FROM services WHERE id = :id AND state <> 'deleted'"
+    until(lambda: not made.world.rows(left, id=service), "the service has gone with its cluster")
     made.assert_kept()
 
 
