@@ -109,14 +109,15 @@ class Engine:
 
     def _sweep(self) -> None:
         reap_at = time.monotonic() + REAP_EVERY_S
-        suspects: Suspects = {}
+        clusters: Suspects = {}
+        services: Suspects = {}
         while not self._stopping.is_set():
             try:
                 check_providers(self._runtime.engine, self._tools)
                 discover(self._runtime.engine, self._tools)
                 if time.monotonic() >= reap_at:
-                    reap(self._runtime.engine, self._tools)
-                    reap_services(self._runtime.engine, self._tools, suspects)
+                    reap(self._runtime.engine, self._tools, clusters)
+                    reap_services(self._runtime.engine, self._tools, services)
                     reap_at = time.monotonic() + REAP_EVERY_S
                 mend(self._runtime.engine)
                 check_repaired(self._runtime.engine, wanted=self.settings.fabric_check_after_repair)

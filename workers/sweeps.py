@@ -7,22 +7,24 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
 from concurrent.futures import Executor
+from dataclasses import dataclass
 from datetime import datetime
 
 from sqlalchemy import Engine, text
+from sqlalchemy.orm import Session
 
 from controlplane.clusters import reaping, replacing
 from controlplane.fabric_checks import service as fabric_checks
 from controlplane.jobs import service as jobs
 from controlplane.kit.db import EVERYTHING, in_transaction
-from controlplane.kit.orphans import judge
+from controlplane.kit.orphans import Look, judge
 from controlplane.nodes import checking, discovering, rotating, wiring
 from controlplane.nodes import service as nodes
 from controlplane.nodes.cabling import WatchedSwitch
 from controlplane.nodes.sightings import Answer, Target
-from controlplane.nodes.states import NodeSnapshot, ProviderRef
+from controlplane.nodes.states import NodeSnapshot
 from controlplane.nodes.steps.discovering import ask as ask_controller
 from controlplane.nodes.steps.discovering import list_machines
 from controlplane.nodes.steps.metal import ports
@@ -35,7 +37,7 @@ from workers.webhooks import RepairHook
 
 log = logging.getLogger(__name__)
 Suspects = dict[str, Mapping[str, datetime]]
-"""By cluster: since when services that should be gone are seen. Lost with its process, which only makes removing later."""
+"""By owner of a list: since when what should be gone is seen on it. Lost with its process, which only makes removing later."""
 BATCH = 20
 SWITCHES = 64
 TARGETS = 200
@@ -47,6 +49,24 @@ EXPIRED = text(
       SELECT principal_id, key FROM idempotency_keys WHERE created_at < cp_clock() - interval '24 hours' LIMIT 1000 FOR UPDATE SKIP LOCKED)
     """
 )
+
+
+@dataclass(frozen=True, slots=True)
+class Owner:
+    """
+    Whose list is looked through for what nobody wants any more.
+    """
+
+    id: str
+    """A provider's or a cluster's."""
+    compare: Callable[[Session], tuple[Look, datetime]]
+    """The list beside our rows, and when that is."""
+    remove: Callable[[str], bool]
+    """Whether this one of the list is gone, or will be; may raise any error of a provider."""
+    note: Callable[[Session, Sequence[str], Mapping[str, str]], None]
+    """Operators can read what was removed, and what was left alone and why."""
+    unknown: str
+    """Why what no row speaks of is left alone."""
 
 
 def check_providers(engine: Engine, tools: Toolbox) -> int:
@@ -68,32 +88,29 @@ def hear(engine: Engine, tools: Toolbox) -> int:
     return in_transaction(engine, EVERYTHING, lambda session: jobs.tell_changed(session, tokens)) if tokens else 0
 
 
-def reap(engine: Engine, tools: Toolbox) -> int:
+def reap(engine: Engine, tools: Toolbox, suspects: Suspects) -> int:
     """
-    Clusters that came back after we saw them gone have been removed again; their number is returned. An incomplete list proves nothing.
+    Clusters that came back after we saw them gone, and were seen twice, have been removed again; their number is returned. An incomplete
+    list proves nothing.
     """
     count = 0
-    for provider in in_transaction(engine, EVERYTHING, reaping.watched_providers):
+    watched = in_transaction(engine, EVERYTHING, reaping.watched_providers)
+    _forget(suspects, {one.id for one in watched})
+    for provider in watched:
         try:
             found = tools.clusters(provider).list_clusters()
         except ProviderError as error:
             log.info("a provider does not list its clusters", extra={"provider_id": provider.id, "code": error.code})
             continue
-        back = in_transaction(engine, EVERYTHING, lambda s, one=provider, seen=found: reaping.returned(s, one.id, seen.cluster_ids))  # type: ignore[misc]
-        gone = [cluster_id for cluster_id in back if _removed(tools, provider, cluster_id)]
-        if gone:
-            in_transaction(engine, EVERYTHING, lambda s, one=provider, ids=gone: reaping.note(s, one.id, ids))  # type: ignore[misc]
-        count += len(gone)
+        owner = Owner(
+            id=provider.id,
+            compare=lambda s, one=provider, seen=found: reaping.compare(s, one.id, seen.cluster_ids, complete=seen.complete),  # type: ignore[misc]
+            remove=lambda cluster_id, one=provider: _done(tools.clusters(one).delete_cluster, cluster_id),  # type: ignore[misc]
+            note=lambda s, gone, left, one=provider: reaping.note(s, one.id, gone, left),  # type: ignore[misc]
+            unknown=reaping.UNKNOWN,
+        )
+        count += _reap(engine, owner, suspects)
     return count
-
-
-def _removed(tools: Toolbox, provider: ProviderRef, cluster_id: str) -> bool:
-    try:
-        tools.clusters(provider).delete_cluster(cluster_id)
-    except ProviderError as error:
-        log.info("a cluster that came back is still there", extra={"cluster_id": cluster_id, "code": error.code})
-        return False
-    return True
 
 
 def reap_services(engine: Engine, tools: Toolbox, suspects: Suspects) -> int:
@@ -103,39 +120,55 @@ def reap_services(engine: Engine, tools: Toolbox, suspects: Suspects) -> int:
     """
     count = 0
     watched = in_transaction(engine, EVERYTHING, service_reaping.watched_clusters)
-    for gone in suspects.keys() - {one.id for one in watched}:
-        del suspects[gone]
+    _forget(suspects, {one.id for one in watched})
     for cluster in watched:
         try:
             seen = tools.services(cluster.provider).list_services(cluster.id)
         except ProviderError as error:
             log.info("a cluster does not list its services", extra={"cluster_id": cluster.id, "code": error.code})
             continue
-        count += _reap_services(engine, tools, cluster, seen, suspects)
+        owner = Owner(
+            id=cluster.id,
+            compare=lambda s, one=cluster, ids=seen: service_reaping.compare(s, one.id, ids),  # type: ignore[misc]
+            remove=lambda service_id, one=cluster: _done(tools.services(one.provider).delete_service, one.id, service_id),  # type: ignore[misc]
+            note=lambda s, gone, left, one=cluster: service_reaping.note(s, one.id, gone, left),  # type: ignore[misc]
+            unknown="unknown_service",
+        )
+        count += _reap(engine, owner, suspects)
     return count
 
 
-def _reap_services(
-    engine: Engine, tools: Toolbox, cluster: service_reaping.WatchedCluster, seen: tuple[str, ...], suspects: Suspects
-) -> int:
-    look, at = in_transaction(engine, EVERYTHING, lambda session: service_reaping.compare(session, cluster.id, seen))
-    before = suspects.get(cluster.id, {})
+def _done(call: Callable[..., None], *given: str) -> bool:
+    call(*given)
+    return True
+
+
+def _forget(suspects: Suspects, watched: Collection[str]) -> None:
+    for gone in suspects.keys() - set(watched):
+        del suspects[gone]
+
+
+def _reap(engine: Engine, owner: Owner, suspects: Suspects) -> int:
+    """
+    What the rule lets go of the owner's list is removed, and operators hear of that and of what was left alone; once of each.
+    """
+    look, at = in_transaction(engine, EVERYTHING, owner.compare)
+    before = suspects.get(owner.id, {})
     verdict = judge(look, before, at)
-    suspects[cluster.id] = {**verdict.suspects, **{one: before.get(one, at) for one in verdict.strange}}
-    left = dict.fromkeys(verdict.strange, "unknown_service")
+    suspects[owner.id] = {**verdict.suspects, **{one: before.get(one, at) for one in verdict.strange}}
+    left = dict.fromkeys(verdict.strange, owner.unknown)
     if verdict.held:
         left |= dict.fromkeys(verdict.suspects, verdict.held)
     removed = []
     for one in verdict.remove:
         try:
-            tools.services(cluster.provider).delete_service(cluster.id, one)
+            if owner.remove(one):
+                removed.append(one)
         except ProviderError as error:
-            log.info("a service that came back is still there", extra={"service_id": one, "code": error.code})
-            continue
-        removed.append(one)
+            log.info("what came back is still there", extra={"owner_id": owner.id, "found": one, "code": error.code})
     fresh = {one: why for one, why in left.items() if one not in before}
     if removed or fresh:
-        in_transaction(engine, EVERYTHING, lambda session: service_reaping.note(session, cluster.id, removed, fresh))
+        in_transaction(engine, EVERYTHING, lambda session: owner.note(session, removed, fresh))
     return len(removed)
 
 

@@ -9,11 +9,12 @@ from sqlalchemy.exc import OperationalError
 
 from controlplane.clusters import reaping
 from controlplane.kit.db import make_engine
+from controlplane.kit.orphans import GAP_S
 from controlplane.providers.adapters.simulated import judge
 from controlplane.providers.clusters import ClusterSpec
 from controlplane.providers.errors import Unknown
 from tests.faults.region import NODES, Grounds
-from workers.sweeps import reap
+from workers.sweeps import Suspects, reap
 
 TAKES_AWAY = ("delete_cluster", "release", "wipe", "cancel", "drain")
 
@@ -23,6 +24,14 @@ def taken(grounds: Grounds) -> int:
     How many calls took something away.
     """
     return sum(len(grounds.changes(one)) for one in TAKES_AWAY)
+
+
+def look(grounds: Grounds, suspects: Suspects, after_s: float = GAP_S) -> int:
+    """
+    How many clusters the next look of the reaper removed.
+    """
+    grounds.silence(after_s)
+    return reap(grounds.world.engine, grounds.world.tools, suspects)
 
 
 @pytest.mark.parametrize("fault", ["timeout_before_effect", "flapping_404", "auth_401_mid_operation", "busy_429_without"])
@@ -88,13 +97,14 @@ def test_a_database_that_knows_too_little_removes_nothing(grounds: Grounds) -> N
     grounds.world.settle()
     before = taken(grounds)
     grounds.silence(1000)
+    suspects: Suspects = {}
     away = make_engine("postgresql://nobody:nothing@127.0.0.1:1/none", pool_size=1)
     with pytest.raises(OperationalError):
-        reap(away, grounds.world.tools)
+        reap(away, grounds.world.tools, suspects)
     away.dispose()
-    assert reap(grounds.world.engine, grounds.world.tools) == 0
+    assert look(grounds, suspects) == 0
     grounds.world.database.reset()
-    assert reap(grounds.world.engine, grounds.world.tools) == 0
+    assert [look(grounds, suspects), look(grounds, suspects)] == [0, 0]
     assert taken(grounds) == before
     assert cluster_id in judge.live_objects(grounds.ledger()).clusters
 
@@ -112,7 +122,32 @@ def test_only_what_we_saw_gone_is_reaped(grounds: Grounds) -> None:
     grounds.delete(back)
     grounds.world.settle()
     grounds.silence(3700)
-    grounds.sim.play("partial_list", "list_clusters", params={"share": 0.0})
-    assert reap(grounds.world.engine, grounds.world.tools) == 0
-    assert reap(grounds.world.engine, grounds.world.tools) == 1
+    suspects: Suspects = {}
+    assert look(grounds, suspects) == 0
+    grounds.sim.play("partial_list", "list_clusters", params={"share": 0.9})
+    assert look(grounds, suspects) == 0
+    assert look(grounds, suspects, after_s=GAP_S - 1) == 1
     assert judge.live_objects(grounds.ledger()).clusters == {running, "clu_stranger"}
+    told = grounds.world.rows(
+        "SELECT type, resource_id, data->>'why' FROM events WHERE type IN ('cluster.reaped', 'cluster.orphan')"
+    )
+    assert sorted(told) == [("cluster.orphan", "clu_stranger", "unknown_cluster"), ("cluster.reaped", back, None)]
+
+
+def test_many_clusters_that_come_back_wait_for_a_person(grounds: Grounds) -> None:
+    """BR-049: four at once are somebody's error and no leftover: none is removed, and operators read why."""
+    gone = [grounds.order(f"gone{number}", 1) for number in range(4)]
+    grounds.world.settle()
+    clusters = grounds.world.tools.clusters(grounds.world.do(reaping.watched_providers)[0])
+    for one in gone:
+        grounds.sim.play("late_success", "apply_cluster", params={"seconds": 3600.0})
+        with pytest.raises(Unknown):
+            clusters.apply_cluster(ClusterSpec(one, grounds.world.keys.tenant_id, grounds.world.keys.project_id, "", ()))
+        grounds.delete(one)
+    grounds.world.settle()
+    grounds.silence(3700)
+    suspects: Suspects = {}
+    assert [look(grounds, suspects) for _ in range(3)] == [0, 0, 0]
+    assert judge.live_objects(grounds.ledger()).clusters == set(gone)
+    told = grounds.world.rows("SELECT resource_id, data->>'why' FROM events WHERE type = 'cluster.orphan'")
+    assert sorted(told) == sorted((one, "too_many") for one in gone)

@@ -20,7 +20,7 @@ from controlplane.providers.adapters.simulated.control import SimControl
 from controlplane.providers.clusters import ClusterSpec
 from tests.conftest import Database
 from tests.factories.world import World, make_world
-from workers.sweeps import check_providers, reap
+from workers.sweeps import Suspects, check_providers, reap
 
 
 @pytest.fixture
@@ -171,7 +171,10 @@ def test_a_cluster_without_a_record_is_a_finding_and_is_left_alone(world: World)
     check_providers(world.engine, world.tools)
     found = world.rows("SELECT findings FROM providers WHERE id = :p", p=provider.id)[0].findings
     assert [(one["code"], one["ref"]) for one in found] == [("unknown_cluster", "clu_stranger")]
-    assert reap(world.engine, world.tools) == 0
+    suspects: Suspects = {}
+    assert reap(world.engine, world.tools, suspects) == 0
+    world.clock.advance(60)
+    assert reap(world.engine, world.tools, suspects) == 0
     assert "clu_stranger" in world.tools.clusters(provider).list_clusters().cluster_ids
 
 

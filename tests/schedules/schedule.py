@@ -19,6 +19,7 @@ from controlplane.jobs.ordering import JobOrder
 from controlplane.kit import crashpoints
 from controlplane.kit.errors import DomainError
 from controlplane.kit.lifecycle import Claim, Result
+from controlplane.kit.orphans import GAP_S, OLD_ENOUGH_S
 from controlplane.nodes import service as nodes
 from controlplane.providers.adapters.simulated.control import SimControl
 from controlplane.providers.adapters.simulated.faults import PRESETS, SERVICE_PRESETS
@@ -26,7 +27,7 @@ from controlplane.providers.errors import ProviderError
 from controlplane.providers.toolbox import Toolbox
 from tests.factories.world import World
 from tests.schedules.tenants import Tenants
-from workers.sweeps import check_providers, mend, reap
+from workers.sweeps import Suspects, check_providers, mend, reap
 
 KNOWN = {**PRESETS, **SERVICE_PRESETS}
 FAULTS = tuple(KNOWN)
@@ -137,6 +138,7 @@ class Schedule:
         world.tools = world.toolbox()
         self.control = SimControl(world.region.world, now=world.clock)
         self.tenants = Tenants(self.random, self._ask, self._owner, self._some)
+        self.suspects: Suspects = {}
         self.log: list[str] = []
         self.passes: Counter[str] = Counter()
         """How often each crash point was passed while something could die there."""
@@ -218,8 +220,10 @@ class Schedule:
         """
         if self.world.rows("SELECT 1 FROM clusters WHERE state <> 'deleted' LIMIT 1"):
             return 0
-        self.world.clock.advance(130)
-        return reap(self.world.engine, self.world.tools)
+        self.world.clock.advance(OLD_ENOUGH_S + 1)
+        reap(self.world.engine, self.world.tools, self.suspects)
+        self.world.clock.advance(GAP_S)
+        return reap(self.world.engine, self.world.tools, self.suspects)
 
     def _outlive(self) -> int:
         """
@@ -296,7 +300,7 @@ class Schedule:
         self._armed = True
         try:
             check_providers(self.world.engine, worker.tools)
-            reap(self.world.engine, worker.tools)
+            reap(self.world.engine, worker.tools, self.suspects)
         except ProviderError as error:
             self.log.append(f"sweep: {error.code}")
         except Crash as crash:

@@ -1,25 +1,29 @@
 """
 Clusters that a provider still has, or has again, after we saw it without them.
 
-A call of ours may take effect long after we gave it up. What is reaped is only what our own rows say is deleted, and only some time
-after: an object without any row is a finding of its provider and never touched, because our database may be the one that is wrong.
+A call of ours may take effect long after we gave it up. What is reaped is only what our own rows say is deleted, by the rule of
+`kit.orphans`: an object without any row is never touched, because our database may be the one that is wrong.
 """
 
-from collections.abc import Sequence
+from collections.abc import Collection, Mapping, Sequence
+from datetime import datetime
 
-from sqlalchemy import text
+from sqlalchemy import select, text
 from sqlalchemy.orm import Session
 
+from controlplane.kit.clock import CpClock
 from controlplane.kit.events import Event, record
+from controlplane.kit.orphans import Look
 from controlplane.nodes import service as nodes
 from controlplane.nodes.states import ProviderRef
 
-OLD_ENOUGH_S = 120
-CAP = 20
-RETURNED = text(
+UNKNOWN = "unknown_cluster"
+"""What no row of ours speaks of; shown at its provider besides."""
+KNOWN = text(
     """
-    SELECT id FROM clusters WHERE id = ANY(:seen) AND state = 'deleted' AND provider_id = :provider
-      AND state_since < cp_clock() - make_interval(secs => :age) ORDER BY id LIMIT :cap
+    SELECT id, state = 'deleted' AND provider_id IS NOT DISTINCT FROM :provider AS ended,
+      CAST(extract(epoch FROM cp_clock() - state_since) AS double precision) AS age_s
+    FROM clusters WHERE id = ANY(:seen)
     """
 )
 PROVIDERS = text("SELECT DISTINCT provider_id FROM clusters WHERE provider_id IS NOT NULL AND state <> 'failed'")
@@ -33,16 +37,21 @@ def watched_providers(session: Session) -> list[ProviderRef]:
     return list(nodes.read_providers(session, ids).values())
 
 
-def returned(session: Session, provider_id: str, seen: Sequence[str]) -> list[str]:
+def compare(session: Session, provider_id: str, seen: Collection[str], *, complete: bool) -> tuple[Look, datetime]:
     """
-    Those of the provider's clusters that we saw gone a while ago; at most a few at a time.
+    The provider's list beside what our rows say of it now, and when that is. A cluster that we had at another provider counts as wanted:
+    where it is, no row says that it has ended.
     """
-    given = {"seen": list(seen), "provider": provider_id, "age": OLD_ENOUGH_S, "cap": CAP}
-    return list(session.execute(RETURNED, given).scalars())
+    rows = session.execute(KNOWN, {"seen": sorted(seen), "provider": provider_id}).all()
+    ended = {row.id: row.age_s for row in rows if row.ended}
+    living = {row.id for row in rows if not row.ended}
+    return Look(seen, complete, ended, living), session.execute(select(CpClock())).scalar_one()
 
 
-def note(session: Session, provider_id: str, cluster_ids: Sequence[str]) -> None:
+def note(session: Session, provider_id: str, removed: Sequence[str], findings: Mapping[str, str]) -> None:
     """
-    Operators can read that these were removed again.
+    Operators can read which clusters were removed again, and which were found and left alone, with the reason.
     """
-    record(session, [Event("cluster.reaped", "cluster", one, data={"provider_id": provider_id}) for one in cluster_ids])
+    told = [Event("cluster.reaped", "cluster", one, data={"provider_id": provider_id}) for one in removed]
+    left = [Event("cluster.orphan", "cluster", one, data={"provider_id": provider_id, "why": why}) for one, why in findings.items()]
+    record(session, [*told, *left])
