@@ -110,10 +110,11 @@ class Engine:
     def _sweep(self) -> None:
         reap_at = time.monotonic() + REAP_EVERY_S
         clusters: Suspects = {}
+        machines: Suspects = {}
         services: Suspects = {}
         while not self._stopping.is_set():
             try:
-                check_providers(self._runtime.engine, self._tools)
+                check_providers(self._runtime.engine, self._tools, machines)
                 discover(self._runtime.engine, self._tools)
                 if time.monotonic() >= reap_at:
                     reap(self._runtime.engine, self._tools, clusters)

@@ -21,15 +21,16 @@ from controlplane.jobs import service as jobs
 from controlplane.kit.db import EVERYTHING, in_transaction
 from controlplane.kit.orphans import Look, judge
 from controlplane.nodes import checking, discovering, rotating, wiring
+from controlplane.nodes import reaping as machines
 from controlplane.nodes import service as nodes
 from controlplane.nodes.cabling import WatchedSwitch
 from controlplane.nodes.sightings import Answer, Target
-from controlplane.nodes.states import NodeSnapshot
+from controlplane.nodes.states import NodeSnapshot, ProviderCheck, ProviderRef
 from controlplane.nodes.steps.discovering import ask as ask_controller
 from controlplane.nodes.steps.discovering import list_machines
 from controlplane.nodes.steps.metal import ports
 from controlplane.nodes.steps.metal.accounts import renew
-from controlplane.nodes.steps.provider import check
+from controlplane.nodes.steps.provider import check, end_deployment, is_deployed
 from controlplane.providers.errors import ProviderError
 from controlplane.providers.toolbox import Toolbox
 from controlplane.services import reaping as service_reaping
@@ -69,15 +70,39 @@ class Owner:
     """Why what no row speaks of is left alone."""
 
 
-def check_providers(engine: Engine, tools: Toolbox) -> int:
+def check_providers(engine: Engine, tools: Toolbox, suspects: Suspects | None = None) -> int:
     """
-    Providers that were not asked lately have been asked what they can do; their number is returned.
+    Providers that were not asked lately have been asked what they can do; their number is returned. With suspects, what they have deployed
+    that should be gone, and was seen twice, is being ended.
     """
     due = in_transaction(engine, EVERYTHING, lambda session: checking.due_providers(session, BATCH))
     for provider in due:
         found = check(provider, tools)
         in_transaction(engine, EVERYTHING, lambda session, one=provider, seen=found: checking.store(session, one.id, seen))  # type: ignore[misc]
+        if suspects is not None and found.refs is not None:
+            _reap(engine, _owner_of_machines(engine, tools, provider, found), suspects)
     return len(due)
+
+
+def _owner_of_machines(engine: Engine, tools: Toolbox, provider: ProviderRef, found: ProviderCheck) -> Owner:
+    places = {machines.name_of(*one): one for one in found.deployed}
+
+    def end(name: str) -> bool:
+        ref, token = places[name]
+        if not is_deployed(provider, ref, token, tools):
+            return False
+        resting = in_transaction(engine, EVERYTHING, lambda session: machines.put_aside(session, provider, ref, token))
+        if resting is not None:
+            end_deployment(resting, tools)
+        return resting is not None
+
+    return Owner(
+        id=provider.id,
+        compare=lambda session: machines.compare(session, provider.id, found.deployed, complete=found.complete),
+        remove=end,
+        note=lambda session, gone, left: machines.note(session, provider.id, gone, left),
+        unknown=machines.LEFT,
+    )
 
 
 def hear(engine: Engine, tools: Toolbox) -> int:

@@ -9,7 +9,7 @@ from sqlalchemy.orm import Session
 
 from controlplane.kit.clock import CpClock
 from controlplane.kit.events import Event, record
-from controlplane.nodes import repository
+from controlplane.nodes import reaping, repository
 from controlplane.nodes.models import NodeRow, ProviderRow
 from controlplane.nodes.states import ProviderCheck, ProviderRef
 
@@ -58,7 +58,8 @@ def store(session: Session, provider_id: str, seen: ProviderCheck) -> None:
         _store_capabilities(row, seen.capabilities)
     if seen.refs is not None:
         machines = _findings(session, provider_id, seen.refs, complete=seen.complete)
-        row.findings = [*_unknown_clusters(session, seen.cluster_ids), *machines][:MOST_FINDINGS]
+        orphans = [_finding(*one) for one in reaping.find_orphans(session, provider_id, seen.deployed)]
+        row.findings = [*_unknown_clusters(session, seen.cluster_ids), *orphans, *machines][:MOST_FINDINGS]
     session.flush()
 
 

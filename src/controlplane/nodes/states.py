@@ -419,6 +419,22 @@ class NodeFacts:
 
 
 @dataclass(frozen=True, slots=True)
+class Deployed:
+    """
+    A deployment at a provider whose allocation has ended.
+    """
+
+    provider: ProviderRef
+    """Where."""
+    ref: str
+    """The machine's name there."""
+    allocation_id: str
+    """Its token there."""
+    release_accepted_at: datetime
+    """When giving it back was accepted."""
+
+
+@dataclass(frozen=True, slots=True)
 class ProviderCheck:
     """
     What came of asking a provider how it is.
@@ -434,3 +450,5 @@ class ProviderCheck:
     """Whether the list proves that what is not on it is not there."""
     cluster_ids: tuple[str, ...] = ()
     """The clusters with our marks that it listed."""
+    deployed: tuple[tuple[str, str], ...] = ()
+    """(machine, allocation) of the deployments with our marks that it listed."""

@@ -5,11 +5,13 @@ Asking one provider what it can do, and which machines and clusters it has.
 import logging
 from dataclasses import asdict
 
-from controlplane.nodes.states import ProviderCheck, ProviderRef
+from controlplane.nodes.states import Deployed, ProviderCheck, ProviderRef
 from controlplane.providers.errors import ProviderError, Unsupported
 from controlplane.providers.toolbox import Toolbox
 
 log = logging.getLogger(__name__)
+DEPLOYED = frozenset({"deploying", "deployed"})
+"""Phases of a machine on which a tenancy is, or is about to be."""
 
 
 def check(provider: ProviderRef, tools: Toolbox) -> ProviderCheck:
@@ -38,7 +40,24 @@ def _ask(provider: ProviderRef, tools: Toolbox) -> ProviderCheck:
     except ProviderError as error:
         return ProviderCheck(capabilities, problem=f"{error.code}: {error.detail}"[:1000])
     refs = tuple(one.ref for one in listing.machines)
-    return ProviderCheck(capabilities, refs=refs, complete=listing.complete, cluster_ids=made)
+    deployed = tuple((one.ref, one.token) for one in listing.machines if one.token is not None and one.phase in DEPLOYED)
+    return ProviderCheck(capabilities, refs=refs, complete=listing.complete, cluster_ids=made, deployed=deployed)
+
+
+def is_deployed(provider: ProviderRef, ref: str, token: str, tools: Toolbox) -> bool:
+    """
+    Whether the machine, looked at by itself, is deployed under the token: a list may be older than it says. Raises any error of a provider.
+    """
+    view = tools.machines(provider).observe(ref)
+    return view.token == token and view.phase in DEPLOYED
+
+
+def end_deployment(one: Deployed, tools: Toolbox) -> None:
+    """
+    The provider was asked to end the deployment, as the node's own release does: under its own token, so that what has followed it stays.
+    Raises any error of a provider.
+    """
+    tools.machines(one.provider).release(one.ref, one.allocation_id, accepted_at=one.release_accepted_at)
 
 
 def _list_clusters(provider: ProviderRef, tools: Toolbox) -> tuple[str, ...]:

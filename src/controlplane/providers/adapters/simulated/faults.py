@@ -216,8 +216,9 @@ SERVICE_PRESETS: Mapping[str, Preset] = {
 }
 """Faults of services: what befalls the replicas of the version that the call tells of."""
 
-LATE_PRESETS: Mapping[str, Preset] = {"deletion_forgotten": Preset("world", operations=(), on_services=("apply_service",))}
-"""A call that begins a deleted service anew, as at a peer that keeps no memory of what it removed."""
+FORGOTTEN = "deletion_forgotten"
+LATE_PRESETS: Mapping[str, Preset] = {FORGOTTEN: Preset("world", operations=("deploy",), on_services=("apply_service",))}
+"""A call that begins anew a service that was deleted, or a tenancy that was over, as at a peer that keeps no memory of either."""
 _BY_NAME: Mapping[str, Preset] = {**PRESETS, **FABRIC_PRESETS, **CHECK_PRESETS, **SERVICE_PRESETS, **LATE_PRESETS}
 
 

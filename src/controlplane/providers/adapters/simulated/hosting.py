@@ -18,7 +18,7 @@ from typing import Any
 from controlplane.providers.adapters.simulated import queue
 from controlplane.providers.adapters.simulated.acts import Act
 from controlplane.providers.adapters.simulated.clock import from_us
-from controlplane.providers.adapters.simulated.faults import CANARY_HOST
+from controlplane.providers.adapters.simulated.faults import CANARY_HOST, FORGOTTEN
 from controlplane.providers.adapters.simulated.groups import standing
 from controlplane.providers.adapters.simulated.members import MemberRow, all_members
 from controlplane.providers.errors import NoCapacity, NotFound, Refused, Unsupported
@@ -32,7 +32,6 @@ _TROUBLES: dict[str, Trouble] = {
     "never_ready": "not_ready",
 }
 _OOM_CODE = 137
-FORGOTTEN = "deletion_forgotten"
 RESTART_EVERY_US = 60_000_000
 """How often a replica that ends at once is started again."""
 

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from controlplane.providers.adapters.simulated.acts import Act
-from controlplane.providers.adapters.simulated.faults import CANARY_HOST
+from controlplane.providers.adapters.simulated.faults import CANARY_HOST, FORGOTTEN
 from controlplane.providers.errors import Busy, NotFound, Refused
 from controlplane.providers.machines import Deployment
 
@@ -35,6 +35,8 @@ def deploy(act: Act, wanted: Deployment) -> None:
     A tenancy has begun; repeating it under its token changes nothing.
     """
     machine = _machine(act.db, wanted.ref)
+    if act.fault == FORGOTTEN:
+        _forget(act, wanted)
     mine = _tenancy(act.db, wanted.ref, wanted.token)
     if mine is not None:
         if mine["release_requested_at"] is not None or mine["tenant_id"] != wanted.tenant_id:
@@ -66,6 +68,16 @@ def deploy(act: Act, wanted: Deployment) -> None:
     )
     wake(act.db, wanted.ref, act.now)
     act.changed = True
+
+
+def _forget(act: Act, wanted: Deployment) -> None:
+    """
+    The peer does not know any more that this tenancy was ever there and is over; what it was stays in the ledger by another name.
+    """
+    act.db.execute(
+        "UPDATE tenancies SET token = token || '#' || id WHERE ref = ? AND token = ? AND powered_off_at <= ?",
+        (wanted.ref, wanted.token, act.now),
+    )
 
 
 def release(act: Act, ref: str, token: str, accepted_at: int) -> None:
