@@ -13,13 +13,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from sqlalchemy import text
 
 from controlplane.clusters import service as clusters
 from controlplane.kit.access import Principal
 from controlplane.kit.ids import new_id
 from controlplane.kit.secrets import Sealer
 from controlplane.nodes import wiring
-from controlplane.nodes.cabling import Mend, WatchedSwitch, ports_carry
+from controlplane.nodes.cabling import Mend, SeenPort, SwitchLook, WatchedSwitch, ports_carry
 from controlplane.nodes.registering import NewPort
 from controlplane.nodes.service import read_providers
 from controlplane.nodes.states import ProviderRef
@@ -36,6 +37,11 @@ from workers.sweeps import watch_ports
 
 FLEET = Path(__file__).parents[1] / "schedules" / "fleet.yaml"
 LEAF, FAR = "one-b1-l1", "one-b1-l2"
+MORE_PORTS = """
+    INSERT INTO node_ports (node_id, name, provider_id, switch, port)
+    SELECT one.node_id, 'x' || n, one.provider_id, one.switch, 'x' || n
+    FROM (SELECT * FROM node_ports WHERE switch = :leaf ORDER BY node_id LIMIT 1) one, generate_series(1, 3) n
+"""
 ROUND_S = wiring.EVERY_S * (1 + wiring.SPREAD) + 1
 
 
@@ -199,6 +205,37 @@ def test_a_network_on_a_free_machine_is_taken_off(rack: WiredRack) -> None:
     assert rack.troubles() == []
 
 
+def test_a_network_without_a_record_stays_for_a_person(rack: WiredRack) -> None:
+    """It has our marks and no row of ours speaks of it, so our rows may be wrong: it is told of, and keeps new orders from its node."""
+    port = rack.refs[0]
+    before = rack.control.calls(operation="detach")
+    rack.tools.fabric(rack.switches, port.switch).attach(port, ports.NetworkSpec("net-strange", "ten_strange", 5000))
+    rack.look()
+    rack.look(wiring.LONG_S + 1)
+    assert rack.carried() == [5000, None, None]
+    assert rack.troubles() == [f"It carries segment 5000 where it should carry no network; {wiring.NO_RECORD}"]
+    assert rack.events() == [("wrong", port.port)]
+    assert rack.world.rows("SELECT health FROM nodes WHERE health <> 'ok'") == [("block_allocation",)]
+    assert rack.control.calls(operation="detach") == before
+
+
+def test_many_ports_that_should_be_bare_stay_for_a_person(rack: WiredRack) -> None:
+    """More than a few of one switch at once are no leftover: none is told anything."""
+    held = order(rack, 1)
+    segment = segment_of(rack, held[0])
+    give_back(rack, held)
+    rack.settle()
+    rack.world.do(lambda s: s.execute(text(MORE_PORTS), {"leaf": LEAF}))
+    names = [row.port for row in rack.world.rows("SELECT port FROM node_ports WHERE switch = :leaf ORDER BY port", leaf=LEAF)]
+    switch = WatchedSwitch(rack.switches, LEAF, rack.world.clock())
+    for number, told in ((3, 3), (5, 0)):
+        look = SwitchLook(tuple(SeenPort(one, segment, "") for one in names[:number]))
+        judged = rack.world.do(lambda s, seen=look: wiring.judge(s, switch, seen))
+        assert len(judged.mends) == told
+        rack.world.do(lambda s, one=judged: wiring.settle(s, one, {}))
+    assert {one.rpartition("; ")[2] for one in rack.troubles()} == {wiring.TOO_MANY}
+
+
 def test_a_port_that_stays_wrong_keeps_new_orders_away(rack: WiredRack) -> None:
     """Somebody's own network is not touched: after five minutes it is a report, which ends with it. So is a switch that stays silent."""
     rack.control.rewire(rack.refs[0], 4242, tenant_id="somebody")
@@ -353,15 +390,16 @@ FAULTS = sorted(name for name, preset in {**PRESETS, **FABRIC_PRESETS}.items() i
 
 def test_whatever_fault_befalls_a_look_or_its_calls_the_ports_end_right(rack: WiredRack) -> None:
     """Every fault that a fabric can have, on every call of the sweep: after it the ports carry what they should, and nobody has met."""
-    order(rack, 2)
+    tenant = str(order(rack, 2)[0].tenant_id)
     wanted = rack.carried()
     assert sorted(one is None for one in wanted) == [False, False, True]
+    (segment,) = {one for one in wanted if one is not None}
     free = rack.refs[wanted.index(None)]
     played = set()
     for fault in FAULTS:
         rack.control.reboot_switch(LEAF)
         rack.control.reboot_switch(FAR)
-        strange = ports.NetworkSpec("net-strange", "ten_strange", 5000)
+        strange = ports.NetworkSpec(f"net-{tenant}", tenant, segment)
         rack.tools.fabric(rack.switches, free.switch).attach(free, strange)
         rules = {}
         for operation in ("observe_ports", "attach", "detach"):

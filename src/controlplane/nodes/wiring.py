@@ -5,7 +5,7 @@ A look is old when it arrives. So nothing is done by what the rows said when it 
 a driver takes it, and only then is decided. Whatever the node does next waits for the lease and carries a later turn (`providers.fabrics`).
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -14,9 +14,10 @@ from sqlalchemy.dialects.postgresql import JSONB
 from sqlalchemy.orm import Session
 
 from controlplane.kit.events import Event, record
+from controlplane.kit.orphans import FEW, SHARE
 from controlplane.nodes import repository
 from controlplane.nodes.cabling import Mend, Network, SeenPort, SwitchLook, WatchedSwitch, ports_carry
-from controlplane.nodes.models import HealthReportRow
+from controlplane.nodes.models import HealthReportRow, NetworkRow
 from controlplane.nodes.reporting import Report, report
 from controlplane.nodes.states import ProviderRef, Wire
 
@@ -30,6 +31,8 @@ LONG_S = 300.0
 LEASE_S = 60.0
 GRACE_S = 5.0
 SOURCE = "fabric"
+NO_RECORD = "there is no record of that network, so it stays for a person."
+TOO_MANY = "too many ports of the switch are so at once, so it stays for a person."
 SILENT = "Its switch does not tell of it"
 """How the trouble begins that is none of the port's own."""
 
@@ -142,12 +145,32 @@ def judge(session: Session, switch: WatchedSwitch, look: SwitchLook) -> Judged:
         turn = repository.turn_now(session)
         rows = session.execute(PORTS, given).all()
     troubles = {(row.node_id, row.name): words for row in rows if (words := _trouble(row, views.get(row.port))) is not None}
+    wrong_ones = [(row, views[row.port]) for row in rows if row.port in views and troubles.get((row.node_id, row.name))]
+    stays = _left_alone(session, wrong_ones, len(rows))
+    troubles |= {key: f"{troubles[key].removesuffix('.')}; {why}" for key, why in stays.items()}
     mends = [
-        _mend(row, views[row.port], switch.provider, switch.name, turn)
-        for row in rows
-        if row.node_id in leases and row.port in views and troubles.get((row.node_id, row.name))
+        _mend(row, seen, switch.provider, switch.name, turn)
+        for row, seen in wrong_ones
+        if row.node_id in leases and (row.node_id, row.name) not in stays
     ]
     return Judged(switch, troubles, tuple(mends), leases)
+
+
+def _left_alone(session: Session, wrong: Sequence[tuple[Any, SeenPort]], ports: int) -> dict[tuple[str, str], str]:
+    """
+    Those of the wrong ports that keep the network they should not carry, with the reason, by node and port: our rows may be what is wrong.
+    """
+    carry = {
+        (row.node_id, row.name): seen.segment
+        for row, seen in wrong
+        if seen.segment is not None and ports_carry(row.state, row.step) == "nothing"
+    }
+    if not carry:
+        return {}
+    known = set(session.execute(select(NetworkRow.segment).where(NetworkRow.segment.in_(set(carry.values())))).scalars())
+    stays = {key: NO_RECORD for key, segment in carry.items() if segment not in known}
+    off = carry.keys() - stays.keys()
+    return stays | dict.fromkeys(off, TOO_MANY) if len(off) > max(FEW, int(SHARE * ports)) else stays
 
 
 def settle(session: Session, judged: Judged, told: Mapping[tuple[str, str], str]) -> list[Mend]:
