@@ -22,6 +22,8 @@ from controlplane.kit import crashpoints
 from controlplane.providers.adapters.simulated.control import SimControl
 from controlplane.providers.adapters.simulated.ledger import Ledger
 from controlplane.quotas import service as quotas
+from controlplane.services import service as services
+from controlplane.services.schemas import Rollout, Template
 from tests.conftest import Database
 from tests.factories.identity import Caller, small_app
 from tests.factories.world import World, make_world
@@ -53,13 +55,15 @@ class Grounds:
 
     # What tenants do
 
-    def order(self, name: str = "train", count: int = 2, *, wait: bool = False, who: int = 0, kind: str = "") -> str:
+    def order(
+        self, name: str = "train", count: int = 2, *, wait: bool = False, who: int = 0, kind: str = "", product: str = "slurm"
+    ) -> str:
         """
         The id of a cluster just ordered by one of the two tenants.
         """
         tenant, project = self.world.people[who]
         sets = (clusters.SetOrder("workers", kind or self.world.keys.instance_type, count),)
-        wanted = clusters.Order(name, "slurm", self.world.keys.site, sets, wait)
+        wanted = clusters.Order(name, product, self.world.keys.site, sets, wait)
         view, _ = self.world.do(lambda session: clusters.order_cluster(session, tenant, project, wanted))
         return str(view.row.id)
 
@@ -97,6 +101,22 @@ class Grounds:
         }
         order = JobOrder("job", {}, cluster_id, nodes, 8, spec)
         return str(self.world.do(lambda session: jobs.create_job(session, tenant, project, order)).id)
+
+    def serve(self, cluster_id: str) -> str:
+        """
+        The id of a service of two replicas just asked for on the cluster, which is a Kubernetes.
+        """
+        tenant, project = self.world.people[0]
+        template = Template(image="example.org/echo:1", gpus_per_node=2).document()
+        order = services.ServiceOrder("chat", {}, cluster_id, 2, None, Rollout().settled(2), template)
+        return str(self.world.do(lambda session: services.create_service(session, tenant, project, order)).row.id)
+
+    def end_service(self, service_id: str) -> None:
+        """
+        The service's deletion was accepted.
+        """
+        tenant, project = self.world.people[0]
+        self.world.do(lambda session: services.delete_service(session, tenant, project, service_id, lambda _: None))
 
     def limit_gpus(self, most: int) -> None:
         """
@@ -269,6 +289,8 @@ class Grounds:
         self.world.settle()
         while people and self.resume_all():
             self.world.settle()
+        # one that runs is looked at now and then for ever, so nothing settles by it: it has to notice that its cluster is gone
+        self.work(120, until=lambda: set(self.states("services")) <= {"deleted"})
         broken = broken_promises(self.world)
         assert not broken, broken
         left = self.world.rows("SELECT resource, used FROM quotas WHERE used <> 0 AND resource IN ('gpus', 'clusters')")

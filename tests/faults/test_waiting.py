@@ -13,11 +13,12 @@ from controlplane import bootstrap
 from controlplane.clusters.states import CLUSTER_STATES
 from controlplane.jobs.states import JOB_STATES
 from controlplane.nodes.states import ACTING, NODE_STATES
+from controlplane.services.states import SERVICE_STATES
 from controlplane.settings import Settings
 from tests.conftest import Database
 from tests.faults.region import NODES, Grounds, make_grounds
 
-TABLES = {"nodes": NODE_STATES, "clusters": CLUSTER_STATES, "jobs": JOB_STATES}
+TABLES = {"nodes": NODE_STATES, "clusters": CLUSTER_STATES, "jobs": JOB_STATES, "services": SERVICE_STATES}
 OF_CONTROLLERS = {("nodes", state) for state in {*ACTING, "updating"}} | {("clusters", "upgrading")}
 """
 What is done through a controller, which the simulator has not: `test_instance_actions.py`, `test_node_firmware.py` and
@@ -66,9 +67,11 @@ def begin(grounds: Grounds, table: str, state: str) -> None:
         grounds.world.settle()
         grounds.order("late", 1, wait=True)
         return
-    cluster_id = grounds.order(count=1)
+    cluster_id = grounds.order(count=1, product="kubernetes" if table == "services" else "slurm")
     if table == "jobs":
         begin_job(grounds, cluster_id, state)
+    elif table == "services":
+        begin_service(grounds, cluster_id, state)
     elif state in {"releasing", "cleaning", "deleting", "updating"}:
         grounds.world.settle()
         if state == "updating":
@@ -89,6 +92,18 @@ def begin_job(grounds: Grounds, cluster_id: str, state: str) -> None:
     if state == "unknown":
         grounds.work(60, until=lambda: grounds.state("jobs", job_id) == "running")
         grounds.sim.play("flapping_404", "find_job", count=1)
+
+
+def begin_service(grounds: Grounds, cluster_id: str, state: str) -> None:
+    """
+    A service is on its way to the state.
+    """
+    if state != "pending":
+        grounds.world.settle()
+    service_id = grounds.serve(cluster_id)
+    if state == "deleting":
+        grounds.work(60, until=lambda: grounds.state("services", service_id) == "running")
+        grounds.end_service(service_id)
 
 
 @pytest.fixture
