@@ -17,7 +17,7 @@ from tests.schedules.run import Tally, run_many
 from tests.schedules.schedule import BRIEF
 
 FIRST = int(os.environ.get("SCHEDULE_SEED", "1"))
-COUNT = int(os.environ.get("SCHEDULES", "2000"))
+COUNT = int(os.environ.get("SCHEDULES", "800"))
 SERVICE_COUNT = int(os.environ.get("SERVICE_SCHEDULES", "10"))
 BATCH = 50
 ENOUGH = 300
