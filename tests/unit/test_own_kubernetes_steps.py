@@ -38,8 +38,8 @@ class Api:
         return self.view
 
 
-def step(api: Api, state: str, *, leaving: bool = False, told: str = "") -> Outcome:
-    """What becomes of a cluster of a control plane and two workers, or of one with a worker that leaves."""
+def step(api: Api, state: str, *, leaving: bool = False, coming: bool = False, told: str = "") -> Outcome:
+    """What becomes of a cluster of a control plane and two workers, one of which may leave or be new."""
     cluster = ClusterSnapshot(
         id="clu_1",
         state=state,
@@ -49,7 +49,7 @@ def step(api: Api, state: str, *, leaving: bool = False, told: str = "") -> Outc
         kind="kubernetes",
         user="",
         provider=ProviderRef("prv_1", "kubernetes", {}, None, 1),
-        members=(LEAD, WORKER, OTHER),
+        members=(LEAD, WORKER, replace(OTHER, billed=not coming)),
         sets=(SetSnapshot("nds_0", "cp", "t", 1), SetSnapshot("nds_1", "workers", "t", 1 if leaving else 2)),
         observe_interval_s=15.0,
         leaving=frozenset({"alc_2"}) if leaving else frozenset(),
@@ -89,3 +89,13 @@ def test_nothing_is_given_back_while_the_api_shows_it() -> None:
     gone = step(Api(ins_0="up", ins_1="up"), "updating", leaving=True, told="renewed")
     assert isinstance(gone.facts, ClusterFacts)
     assert gone.facts.release == ("alc_2",)
+
+
+@pytest.mark.parametrize("state", ["joining", "down"])
+def test_a_new_worker_is_waited_for_until_it_is_ready(state: MemberState) -> None:
+    """Then it is in use and billed."""
+    assert isinstance(step(Api(ins_0="up", ins_1="up", ins_2=state), "updating", coming=True, told="renewed"), Wait)
+    ready = step(Api(ins_0="up", ins_1="up", ins_2="up"), "updating", coming=True, told="renewed")
+    assert isinstance(ready, Advance)
+    assert isinstance(ready.facts, ClusterFacts)
+    assert set(ready.facts.usable_at) == {"alc_2"}

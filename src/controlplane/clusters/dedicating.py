@@ -4,7 +4,7 @@ A tenant's own Slurm: what is fixed when it is ordered, and the files of its hos
 
 import json
 import secrets
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from hashlib import sha256
 from typing import Any, Literal
@@ -57,13 +57,20 @@ class Founding:
     """By node set name: what its machines boot with."""
 
 
+def bare_pools(pools: Sequence[Any], tenant_id: str, site: str) -> Iterator[Any]:
+    """
+    The providers of bare machines in the site that the tenant may be given.
+    """
+    for pool in pools:
+        if pool.site == site and "baremetal" in pool.capabilities.get("products", []) and not set(pool.tenants) - {tenant_id}:
+            yield pool
+
+
 def find_pool(pools: Sequence[Any], tenant_id: str, site: str, worker_types: Iterable[str], wanted: Options) -> Any:
     """
     The first provider of bare machines in the site that offers such clusters with these workers; None where none does.
     """
-    for pool in pools:
-        if pool.site != site or "baremetal" not in pool.capabilities.get("products", []) or set(pool.tenants) - {tenant_id}:
-            continue
+    for pool in bare_pools(pools, tenant_id, site):
         try:
             offer = offers.read_offer(pool.config)
         except BadPlan:

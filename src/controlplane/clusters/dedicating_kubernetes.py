@@ -11,7 +11,7 @@ from sqlalchemy.orm import Session
 
 from controlplane.boots import service as boots
 from controlplane.clusters import repository
-from controlplane.clusters.dedicating import SCRIPT_TIMEOUT_S, Founding, Stage
+from controlplane.clusters.dedicating import SCRIPT_TIMEOUT_S, Founding, Stage, bare_pools
 from controlplane.clusters.states import KubernetesOptions, Order, SetOrder
 from controlplane.kit.clock import CpClock
 from controlplane.kit.errors import NoCapacity
@@ -40,9 +40,7 @@ def find_pool(pools: Sequence[Any], tenant_id: str, site: str, worker_types: Col
     """
     The first provider of bare machines in the site that offers such clusters with these workers; None where none does.
     """
-    for pool in pools:
-        if pool.site != site or "baremetal" not in pool.capabilities.get("products", []) or set(pool.tenants) - {tenant_id}:
-            continue
+    for pool in bare_pools(pools, tenant_id, site):
         try:
             offer = offers.read_offer(pool.config)
         except BadPlan:

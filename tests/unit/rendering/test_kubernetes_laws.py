@@ -4,7 +4,6 @@ Laws of rendering: order does not matter, members change lists only, no word of 
 
 from __future__ import annotations
 
-import base64
 import socket
 import ssl
 import subprocess
@@ -14,7 +13,6 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import pytest
-import yaml
 from cryptography import x509
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.hazmat.primitives.serialization import load_pem_private_key
@@ -23,7 +21,7 @@ from hypothesis import strategies as st
 
 from controlplane.kit.certificates import sign_client
 from controlplane.rendering.kubernetes.checking import BadPlan, check_plan, cluster_name
-from controlplane.rendering.kubernetes.credentials import OWNERS, kubeconfig
+from controlplane.rendering.kubernetes.credentials import OWNERS
 from controlplane.rendering.kubernetes.files import Bundle
 from controlplane.rendering.kubernetes.keys import new_keys, read_keys
 from controlplane.rendering.kubernetes.plan import Addons, Chart, Host, KubernetesPlan, Networks, Position, Shape, Worker
@@ -209,15 +207,11 @@ def server(folder: Path) -> ssl.SSLContext:
 
 
 @pytest.mark.parametrize(("ends_in", "taken"), [(timedelta(hours=1), True), (timedelta(minutes=-1), False)])
-def test_a_kubeconfig_lets_its_holder_in_until_it_ends(tmp_path: Path, ends_in: timedelta, *, taken: bool) -> None:
+def test_a_certificate_lets_its_holder_in_until_it_ends(tmp_path: Path, ends_in: timedelta, *, taken: bool) -> None:
     """By mutual TLS: the server sees the user and its groups; after the end it takes nobody."""
     now = datetime.now(UTC)
-    text = kubeconfig(
-        keys().cluster, server="https://10.20.0.2:6443", cluster="one", user="usr_1", groups=[OWNERS], now=now, ends=now + ends_in
-    )
-    user = yaml.safe_load(text)["users"][0]["user"]
-    pem = b"".join(base64.b64decode(user[name]) for name in ("client-certificate-data", "client-key-data"))
-    (tmp_path / "client.pem").write_bytes(pem)
+    certificate, key = sign_client((keys().cluster.certificate, keys().cluster.key), "usr_1", [OWNERS], now, now + ends_in)
+    (tmp_path / "client.pem").write_text(certificate + key, encoding="ascii")
     client = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     client.check_hostname = False
     client.verify_mode = ssl.CERT_NONE
@@ -230,7 +224,7 @@ def test_a_kubeconfig_lets_its_holder_in_until_it_ends(tmp_path: Path, ends_in: 
     assert told == {"organizationName": OWNERS, "commonName": "usr_1"}
 
 
-def test_a_kubeconfig_never_outlives_its_authority_and_signs_nobody() -> None:
+def test_a_certificate_never_outlives_its_authority_and_signs_nobody() -> None:
     """Whatever is asked for."""
     certificate, key = sign_client((keys().cluster.certificate, keys().cluster.key), "u", ["g"], NOW, NOW + timedelta(days=36500))
     issued, issuer = (x509.load_pem_x509_certificate(one.encode()) for one in (certificate, keys().cluster.certificate))

@@ -10,13 +10,12 @@ from collections.abc import Callable, Mapping
 from datetime import datetime, timedelta
 from typing import Any
 
-import yaml
-
 from controlplane.kit.certificates import sign_client
 from controlplane.providers.adapters.kubernetes.access import Access
 from controlplane.providers.adapters.kubernetes.client import Kube
 from controlplane.providers.adapters.kubernetes.config import KubernetesConfig, OwnConfig
 from controlplane.providers.adapters.kubernetes.pool import gpus_of, ready_condition
+from controlplane.providers.adapters.kubernetes.tokens import kubeconfig_text
 from controlplane.providers.clusters import ClusterList, ClusterSpec, ClusterView, MemberState, MemberView
 from controlplane.providers.credentials import Kubeconfig
 from controlplane.providers.errors import NotFound, Permanent, Refused, Unsupported
@@ -114,17 +113,8 @@ class Own:
             "certificate-authority-data": _base64(self._authority[0]),
             "tls-server-name": self._own.server_name,
         }
-        whole = {
-            "apiVersion": "v1",
-            "kind": "Config",
-            "clusters": [{"name": cluster_id, "cluster": server}],
-            "users": [
-                {"name": cluster_id, "user": {"client-certificate-data": _base64(certificate), "client-key-data": _base64(key)}}
-            ],
-            "contexts": [{"name": cluster_id, "context": {"cluster": cluster_id, "user": cluster_id}}],
-            "current-context": cluster_id,
-        }
-        return Kubeconfig(yaml.safe_dump(whole, sort_keys=False), ends)
+        user = {"client-certificate-data": _base64(certificate), "client-key-data": _base64(key)}
+        return Kubeconfig(kubeconfig_text(cluster_id, server, user), ends)
 
     def _member(self, node: Json) -> MemberView:
         meta = node["metadata"]

@@ -56,7 +56,8 @@ class Tokens:
         token, expires_at = status.get("token"), instant(status.get("expirationTimestamp"))
         if not isinstance(token, str) or not token or expires_at is None:
             raise Unknown("the server's answer holds no token")
-        return Kubeconfig(self._text(cluster_id, token), expires_at)
+        text = kubeconfig_text(cluster_id, self._server, {"token": token}, self._names.namespace(cluster_id))
+        return Kubeconfig(text, expires_at)
 
     def _request(self, cluster_id: str, tenant_id: str, lifetime_s: int) -> Json:
         """
@@ -71,17 +72,21 @@ class Tokens:
                 self._kube.apply(part.path, part.body)
             return self._kube.create(path, body)
 
-    def _text(self, cluster_id: str, token: str) -> str:
-        context = {"cluster": cluster_id, "user": cluster_id, "namespace": self._names.namespace(cluster_id)}
-        whole = {
-            "apiVersion": "v1",
-            "kind": "Config",
-            "clusters": [{"name": cluster_id, "cluster": self._server}],
-            "users": [{"name": cluster_id, "user": {"token": token}}],
-            "contexts": [{"name": cluster_id, "context": context}],
-            "current-context": cluster_id,
-        }
-        return yaml.safe_dump(whole, sort_keys=False)
+
+def kubeconfig_text(cluster_id: str, server: Json, user: Json, namespace: str = "") -> str:
+    """
+    The kubeconfig of one server and one user, both by the cluster's id.
+    """
+    context = {"cluster": cluster_id, "user": cluster_id} | ({"namespace": namespace} if namespace else {})
+    whole = {
+        "apiVersion": "v1",
+        "kind": "Config",
+        "clusters": [{"name": cluster_id, "cluster": server}],
+        "users": [{"name": cluster_id, "user": user}],
+        "contexts": [{"name": cluster_id, "context": context}],
+        "current-context": cluster_id,
+    }
+    return yaml.safe_dump(whole, sort_keys=False)
 
 
 def token_request(lifetime_s: int) -> Json:
