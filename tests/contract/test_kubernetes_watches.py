@@ -12,7 +12,6 @@ from typing import Any
 
 import pytest
 
-from controlplane.jobs.states import JobSnapshot
 from controlplane.jobs.steps import STEPS
 from controlplane.kit.outcome import Advance, Outcome, Wait
 from controlplane.nodes.states import ProviderRef
@@ -21,6 +20,7 @@ from controlplane.providers.clusters import ClusterSpec, JobSpec, JobView, Membe
 from controlplane.providers.errors import AuthFailed
 from controlplane.providers.registry import AdapterInput
 from controlplane.providers.toolbox import Toolbox
+from tests.factories.job_steps import JOB as KNOWN_JOB
 from tests.fault_door import FaultDoor, fault_door
 from tests.kubernetes_kit import UNTIDY, KubernetesKit, emulator_module, kubeconfig, kubernetes_kit
 
@@ -347,27 +347,22 @@ class Tools(Toolbox):
         return outcome
 
 
-SNAPSHOT = JobSnapshot(
+SNAPSHOT = replace(
+    KNOWN_JOB,
     id="job_1",
     state="running",
-    step="",
     attempt=1,
     tenant_id="ten_one",
-    cluster_id="clu_1",
-    cluster_state="running",
     user="",
     provider=ProviderRef("prv_1", "kubernetes", {}, None, 1),
     script=JOB.script,
     nodes=2,
-    gpus_per_node=8,
     tasks_per_node=1,
     time_limit_s=600,
     env={},
     gpu_model="",
     max_restarts=0,
     restarts=0,
-    cancel=False,
-    log_bytes=0,
     instances={},
 )
 

@@ -11,39 +11,35 @@ from typing import Any, cast
 import pytest
 
 from controlplane.jobs.hopeless import HOPELESS
-from controlplane.jobs.states import JobFacts, JobSnapshot
+from controlplane.jobs.states import JobFacts
 from controlplane.jobs.steps import STEPS
 from controlplane.kit.outcome import Advance, Wait
 from controlplane.nodes.states import ProviderRef
 from controlplane.providers.clusters import ClusterSpec, JobSpec, Member
 from controlplane.providers.toolbox import Toolbox
 from tests.contract.kubernetes_harness import KubernetesHarness
+from tests.factories.job_steps import JOB as KNOWN_JOB
 from tests.kubernetes_kit import UNTIDY, kubernetes_kit
 
 pytestmark = UNTIDY
 SPEC = ClusterSpec("clu_1", "ten_one", "prj_one", "", (Member("gpu-00000", 8, "alc_1"),))
 JOB = JobSpec("job_1-1", "clu_1", "ten_one", "", "#!/bin/bash\nsleep 500\n", 1, 8, 1, 600)
-SNAPSHOT = JobSnapshot(
+SNAPSHOT = replace(
+    KNOWN_JOB,
     id="job_4",
     state="starting",
-    step="",
     attempt=1,
     tenant_id="ten_one",
-    cluster_id="clu_1",
-    cluster_state="running",
     user="",
     provider=ProviderRef("prv_1", "kubernetes", {}, None, 1),
     script=JOB.script,
     nodes=1,
-    gpus_per_node=8,
     tasks_per_node=1,
     time_limit_s=7200,
     env={},
     gpu_model="",
     max_restarts=3,
     restarts=0,
-    cancel=False,
-    log_bytes=0,
     instances={},
 )
 

@@ -18,9 +18,10 @@ from controlplane.nodes.registering import NewPort
 from controlplane.providers.fabrics import PortRef
 from tests.conftest import Database
 from tests.fabric_lab import BMC_ADDRESS, MACHINES, FabricLab, running_lab, until
+from tests.factories.wired import FLEET, WiredRack
 from tests.factories.world import make_world
 from tests.integration.test_bare_nodes import only_bare
-from tests.integration.test_node_ports import FLEET, WiredRack, order
+from tests.integration.test_node_ports import order
 
 HOMES = {"m11": "10.50.0.1", "m21": "10.50.0.2", "m12": "10.50.0.3", "m22": "10.50.0.4"}
 """Both tenants' machines in one subnet, so that only the fabric keeps them apart."""

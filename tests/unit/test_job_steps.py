@@ -5,15 +5,13 @@ The steps of jobs as pure functions: advance, wait and fail of each state, again
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass, field, replace
-from datetime import UTC, datetime
+from dataclasses import replace
 from typing import Any, cast
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from controlplane.jobs.hopeless import HOPELESS
 from controlplane.jobs.schemas import JobCreate
 from controlplane.jobs.states import (
     ABSENCE_GAP_S,
@@ -24,14 +22,11 @@ from controlplane.jobs.states import (
     RESTARTS_BY_ITSELF,
     TRUNCATED,
     JobFacts,
-    JobSnapshot,
     poll_in_s,
     restart_in_s,
 )
 from controlplane.jobs.steps import STEPS
-from controlplane.kit.outcome import Advance, Fail, Outcome, Wait
-from controlplane.nodes.states import ProviderRef
-from controlplane.providers.clusters import JobSpec, JobView, OutputChunk
+from controlplane.kit.outcome import Advance, Fail, Wait
 from controlplane.providers.errors import (
     AuthFailed,
     Busy,
@@ -44,120 +39,8 @@ from controlplane.providers.errors import (
     Unknown,
     Unsupported,
 )
-from controlplane.providers.toolbox import Toolbox
-from controlplane.providers.tracking import GpuUse
 from tests.conftest import ROOT
-
-AT = datetime(2026, 3, 1, 10, tzinfo=UTC)
-JOB = JobSnapshot(
-    id="job_1",
-    state="admitted",
-    step="",
-    attempt=2,
-    tenant_id="ten_1",
-    cluster_id="clu_1",
-    cluster_state="running",
-    user="u1",
-    provider=ProviderRef("prv_1", "simulated", {}, None, 1),
-    script="#!/bin/sh\n",
-    nodes=2,
-    gpus_per_node=8,
-    tasks_per_node=8,
-    time_limit_s=600,
-    env={"A": "b"},
-    gpu_model="H100",
-    max_restarts=3,
-    restarts=1,
-    cancel=False,
-    log_bytes=0,
-    instances={"n1": "ins_1", "n2": "ins_2"},
-)
-VIEW = JobView(token="job_1-2", external_id="77", phase="running", nodes=("n1", "n2"), started_at=AT)
-
-
-@dataclass
-class Peer:
-    """
-    A scheduler with one job.
-    """
-
-    view: JobView | ProviderError = VIEW
-    """What a look says."""
-    submitted: str | ProviderError = "77"
-    """What a submit says."""
-    printed: bytes | ProviderError = b""
-    """What the job has printed."""
-    done: bool = False
-    """Whether it will print no more."""
-    calls: list[Any] = field(default_factory=list)
-    """Changing calls it got."""
-
-    use: GpuUse | ProviderError = field(default_factory=lambda: GpuUse(0, None))
-    """How busy its GPUs are."""
-
-    def gpu_use(self, cluster_id: str, token: str, *, window_s: int) -> GpuUse:
-        """The port's."""
-        assert (cluster_id, token, window_s) == ("clu_1", "job_1-2", 1800)
-        return cast("GpuUse", _say(self.use))
-
-    def submit(self, job: JobSpec) -> str:
-        """The port's."""
-        self.calls.append(job)
-        return cast("str", _say(self.submitted))
-
-    def find_job(self, cluster_id: str, token: str) -> JobView:
-        """The port's."""
-        assert (cluster_id, token) == ("clu_1", "job_1-2")
-        return cast("JobView", _say(self.view))
-
-    def cancel(self, cluster_id: str, token: str) -> None:
-        """The port's."""
-        self.calls.append(("cancel", cluster_id, token))
-
-    def read_output(self, cluster_id: str, token: str, *, offset: int, limit: int) -> OutputChunk:
-        """The port's."""
-        assert limit <= PIECE_BYTES
-        data = cast("bytes", _say(self.printed))
-        chunk = data[offset : offset + limit]
-        return OutputChunk(offset, chunk, self.done and offset + len(chunk) >= len(data))
-
-
-class Tools(Toolbox):
-    """
-    A toolbox in which every provider is the same peer.
-    """
-
-    def __init__(self, peer: object) -> None:
-        super().__init__(deployment="test", now=lambda: AT, open_secrets=lambda _id, _sealed: {})
-        self._peer = peer
-
-    def adapter(self, provider: Any) -> Any:
-        """The peer."""
-        del provider
-        return self._peer
-
-
-def _say(answer: Any) -> Any:
-    if isinstance(answer, ProviderError):
-        raise answer
-    return answer
-
-
-def run(peer: object, state: str, **changes: Any) -> Outcome:
-    """
-    What the state's step says, as the driver would hear it.
-    """
-    outcome, broken = Tools(peer).run(STEPS[state], replace(JOB, state=state, **changes), attempt=1)
-    assert not broken
-    return outcome
-
-
-def facts(outcome: Outcome) -> JobFacts:
-    """
-    The outcome's facts.
-    """
-    assert isinstance(outcome.facts, JobFacts)
-    return outcome.facts
+from tests.factories.job_steps import AT, VIEW, Peer, facts, run
 
 
 def test_every_moving_state_has_a_step_or_is_decided() -> None:
@@ -276,67 +159,6 @@ def test_starting_shows_why_it_waits(reason: str, words: str) -> None:
     assert facts(outcome).expected_start_at == AT
 
 
-def waiting(reason: str) -> JobView:
-    """
-    A view of a job that has not started, for this reason.
-    """
-    return replace(VIEW, phase="pending", reason=reason, nodes=(), started_at=None)
-
-
-@pytest.mark.parametrize(("code", "reason"), [(code, min(one.reasons)) for code, one in HOPELESS.items()])
-def test_what_is_waited_for_in_vain_ends_the_job_after_a_bounded_time(code: str, reason: str) -> None:
-    """Since when is kept in the step; the reason is on record before the scheduler is told; its end is a failure then, not a cancel."""
-    known, peer = HOPELESS[code], Peer(waiting(reason))
-    first = run(peer, "starting", state_age_s=1000.4)
-    assert isinstance(first, Wait)
-    assert first.step == f"{code}@1000"
-    early = run(peer, "starting", step=first.step, state_age_s=999 + known.patience_s)
-    assert isinstance(early, Wait)
-    assert (early.step, facts(early).issue) == (first.step, None)
-    late = run(peer, "starting", step=first.step, state_age_s=1000 + known.patience_s)
-    assert isinstance(late, Wait)
-    assert (facts(late).issue, late.retry_in_s, peer.calls) == ((code, known.words), 0.0, [])
-    assert isinstance(run(peer, "starting", step=first.step, hopeless=code), Wait)
-    assert peer.calls == [("cancel", "clu_1", "job_1-2")]
-    for state in ("starting", "running", "unknown"):
-        ended = run(Peer(replace(VIEW, phase="cancelled", signal=15, ended_at=AT)), state, hopeless=code)
-        assert (facts(ended).verdict, facts(ended).failure_class) == ("failed", known.failure_class)
-    again = known.failure_class in RESTARTS_BY_ITSELF
-    done = run(Peer(done=True), "completing", verdict="failed", failure_class=known.failure_class, hopeless=code)
-    assert isinstance(done, Advance)
-    assert (done.to, done.reason[: len(known.words)]) == ("queued" if again else "failed", known.words)
-
-
-def test_a_wait_that_is_not_in_vain_any_more_is_forgotten() -> None:
-    """Another reason ends it, one that says nothing does not; another kind of vain wait begins anew."""
-    told = {
-        "Resources": "",
-        "PodsStarting": "image_not_pulled@5",
-        "ErrImagePull": "image_not_pulled@5",
-        "NoSuchNode": "no_such_node@9000",
-    }
-    for reason, step in told.items():
-        outcome = run(Peer(waiting(reason)), "starting", step="image_not_pulled@5", state_age_s=9000)
-        given_up = reason == "ErrImagePull"
-        assert isinstance(outcome, Wait)
-        assert (outcome.step or "image_not_pulled@5", facts(outcome).issue is not None) == (step or "image_not_pulled@5", given_up)
-        assert (outcome.step == "") is (reason == "Resources")
-
-
-def test_whoever_cancels_is_told_of_a_cancel_and_who_ran_out_of_time_of_the_cause() -> None:
-    """A wish comes before what is waited for; a time limit that passed in a vain wait is not why the job failed; an own end stands."""
-    gone = replace(VIEW, phase="cancelled", ended_at=AT)
-    assert facts(run(Peer(gone), "starting", cancel=True, hopeless="no_such_node")).verdict == "cancelled"
-    late = run(Peer(replace(VIEW, phase="failed", failure="time_limit", ended_at=AT)), "starting", step="image_not_pulled@2")
-    assert (facts(late).failure_class, facts(late).issue) == ("user_error", ("image_not_pulled", "The image cannot be pulled."))
-    ran = run(Peer(replace(VIEW, phase="failed", failure="time_limit", ended_at=AT)), "running")
-    assert (facts(ran).failure_class, facts(ran).issue) == ("time_limit", None)
-    own = run(Peer(replace(VIEW, phase="failed", failure="out_of_memory", exit_code=137)), "running", hopeless="image_not_pulled")
-    assert facts(own).failure_class == "out_of_memory"
-    lost = run(Peer(NotFound("x")), "unknown", hopeless="registry_unavailable", state_age_s=ABSENCE_GAP_S)
-    assert facts(lost).failure_class == "provider_fault"
-
-
 def test_starting_goes_on_when_it_runs() -> None:
     """Started: the tenant's instances and the time are known."""
     outcome = run(Peer(), "starting")
@@ -395,80 +217,12 @@ def test_running_reads_what_is_new() -> None:
     assert (len(facts(rest).log), facts(rest).log_offset) == (5, PIECE_BYTES)
 
 
-class Telling(Peer):
-    """
-    One that tells of its jobs by itself.
-    """
-
-    reads = 0
-
-    def glance(self, cluster_id: str, token: str) -> JobView | None:
-        """The port's."""
-        return self.find_job(cluster_id, token)
-
-    def read_output(self, cluster_id: str, token: str, *, offset: int, limit: int) -> OutputChunk:
-        """The port's."""
-        self.reads += 1
-        return super().read_output(cluster_id, token, offset=offset, limit=limit)
-
-
-def test_a_log_that_does_not_grow_is_read_seldom_where_looks_are_free() -> None:
-    """An hour of looks every 2 to 15 s: less than 100 reads, at most a minute apart; a line is followed by the next look."""
-    peer, step, age_s, looks = Telling(printed=b"begun\n"), "", 0.0, 0
-    while age_s < 3600:
-        outcome = run(peer, "running", step=step, state_age_s=age_s, log_bytes=6)
-        assert isinstance(outcome, Wait)
-        step, age_s, looks = outcome.step or step, age_s + outcome.retry_in_s, looks + 1
-    assert looks > 250
-    assert 60 <= peer.reads < 100
-    peer.printed = b"begun\nmore\n"
-    told = run(peer, "running", step="read@3000", state_age_s=3060, log_bytes=6)
-    assert isinstance(told, Wait)
-    assert (facts(told).log, told.retry_in_s, told.step) == (b"more\n", 2.0, "")
-    unread = run(Telling(printed=b"x" * 20), "running", step="read@3000", state_age_s=3059, log_bytes=6)
-    assert facts(unread).log == b""
-
-
 @pytest.mark.parametrize("error", [NotFound("x"), Unknown("x"), Refused("x"), Unsupported("x")])
 def test_running_is_not_disturbed_by_its_output(error: ProviderError) -> None:
     """Output that cannot be read now keeps no job from running."""
     outcome = run(Peer(printed=error), "running")
     assert isinstance(outcome, Wait)
     assert (outcome.reason, facts(outcome).log) == ("Runs.", b"")
-
-
-@pytest.mark.parametrize(
-    ("use", "age_s", "stops"),
-    [
-        (GpuUse(16, 0.0), 1800, True),
-        (GpuUse(16, 0.0), 1799, False),
-        (GpuUse(15, 0.0), 1800, False),
-        (GpuUse(0, None), 1800, False),
-        (GpuUse(16, 2.0), 1800, False),
-        (Unknown("x"), 1800, False),
-        (Unsupported("x"), 1800, False),
-    ],
-)
-def test_only_gpus_that_were_seen_idle_stop_a_job(use: GpuUse | ProviderError, age_s: float, *, stops: bool) -> None:
-    """All of them, all through the time; what was not measured, or cannot be asked, is not idle."""
-    peer = Peer(use=use)
-    outcome = run(peer, "running", idle_stop_s=1800, state_age_s=age_s)
-    assert isinstance(outcome, Wait)
-    assert peer.calls == ([("cancel", "clu_1", "job_1-2")] if stops else [])
-    assert (facts(outcome).issue or ("",))[0] == ("idle_stopped" if stops else "")
-    assert run(Peer(use=GpuUse(16, 0.0)), "running", state_age_s=age_s).reason == "Runs."
-
-
-def test_a_job_that_is_stopped_for_idleness_is_not_measured_again() -> None:
-    """It is stopped until it has ended, is no failure then, and nothing starts it again."""
-    peer = Peer(use=Unknown("x"))
-    run(peer, "running", idle_stop_s=1800, idled=True)
-    assert peer.calls == [("cancel", "clu_1", "job_1-2")]
-    done = run(Peer(done=True), "completing", verdict="cancelled", idle_stop_s=1800, idled=True)
-    assert (isinstance(done, Advance), done.reason) == (True, "Stopped: none of its GPUs did anything for 30 minutes.")
-    lost = run(Peer(done=True), "completing", verdict="failed", failure_class="node_fault", idle_stop_s=1800, idled=True)
-    assert isinstance(lost, Advance)
-    assert lost.to == "cancelled"
 
 
 def test_running_goes_back_when_the_scheduler_queues_it_again() -> None:
