@@ -17,9 +17,9 @@ from tests.schedules.run import Tally, run_many
 from tests.schedules.schedule import BRIEF
 
 FIRST = int(os.environ.get("SCHEDULE_SEED", "1"))
-COUNT = int(os.environ.get("SCHEDULES", "800"))
+COUNT = int(os.environ.get("SCHEDULES", "400"))
 SERVICE_COUNT = int(os.environ.get("SERVICE_SCHEDULES", "10"))
-BATCH = 50
+BATCH = 25
 ENOUGH = 300
 RARELY = 8  # four to six of them, mostly faults of jobs, stay out of two hundred schedules
 LIMIT_S = 1200
