@@ -81,10 +81,16 @@ test-vm: dev ## machines that really boot, under emulation: Redfish, Secure Boot
 
 .PHONY: check
 check: dev ## everything that can be checked without running the product
-	$(BIN)/ruff check .
-	$(BIN)/ruff format --check --quiet .
+	@$(MAKE) --jobs=2 --output-sync=target check-types check-rest
+
+.PHONY: check-types check-rest
+check-types:
 	$(BIN)/mypy
 	$(BIN)/mypy scripts/bootstrap.py
+
+check-rest:
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check --quiet .
 	$(BIN)/lint-imports --no-logo
 	$(BIN)/deptry .
 	$(BIN)/yamllint --strict .

@@ -8,6 +8,7 @@ import gc
 import os
 import secrets
 import tempfile
+import time
 from collections import namedtuple
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from datetime import datetime
@@ -32,6 +33,8 @@ ADVANCE = """
       * setval('test_clock', pg_sequence_last_value('test_clock'::regclass) + round(CAST(:s AS numeric) * 1000000)::bigint)
 """
 CLOCK = "CREATE OR REPLACE FUNCTION cp_clock() RETURNS timestamptz LANGUAGE sql VOLATILE AS $$ SELECT {body} $$"
+BEGAN = time.monotonic()
+"""When this process of the run began, within seconds of all others."""
 ROOT = Path(__file__).resolve().parents[1]
 KITS = ROOT.parent / "shared" / "kits"
 DATA = ROOT.parent / "shared" / "data"
@@ -205,6 +208,14 @@ class VirtualClock:
 
 settings.register_profile("house", deadline=None)  # how long an example takes says how busy the machine is, and nothing of the law
 settings.load_profile("house")
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """
+    Schedules come last: they are many, small and alike, so that no process is left with nothing to do while another ends a long test,
+    and a run that is short of time knows by then how much is left.
+    """
+    items.sort(key=lambda one: one.path.is_relative_to(ROOT / "tests" / "schedules"))
 
 
 def pytest_collection_finish() -> None:

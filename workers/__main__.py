@@ -4,6 +4,6 @@
 
 import sys
 
-from workers.run import main
+from controlplane.kit.loading import load
 
-sys.exit(main())
+sys.exit(load("workers.run").main())

@@ -137,7 +137,7 @@ def serving(stage: Stage) -> Iterator[tuple[Served, Served]]:
 
         port, other = free_port(), free_port()
         bare = [
-            one.replace("controlplane.app:create_app", "benchmarks.api.baseline:app")
+            one.replace("controlplane.serving:create_app", "benchmarks.api.baseline:app")
             for one in api_command(port=other)
             if one != "--factory"
         ]

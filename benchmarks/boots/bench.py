@@ -115,7 +115,7 @@ def serving(stage: Stage) -> Iterator[tuple[Side, Side]]:
 
         port, other = free_port(), free_port()
         bare = [
-            one.replace("controlplane.app:create_app", "benchmarks.boots.constant:app")
+            one.replace("controlplane.serving:create_app", "benchmarks.boots.constant:app")
             for one in api_command(port=other)
             if one != "--factory"
         ]

@@ -166,12 +166,15 @@ def test_secrets_stay_in_two_files(place: Place) -> None:
 
 @pytest.mark.usefixtures("first")
 def test_second_start_goes_on_where_it_was(place: Place) -> None:
-    """Nothing is ordered or minted twice; while it serves, a crash of any child is repaired; SIGTERM ends all with code 0."""
+    """
+    Nothing is ordered or minted twice; while it serves, others are refused and a crash of any child is repaired; SIGTERM ends all with 0.
+    """
     before = place.keys()
     with place.serving() as process:
         assert place.keys() == before
         clusters = place.get(f"/v1/projects/{before['project_id']}/clusters")["items"]
         assert [each["name"] for each in clusters] == ["demo"]
+        assert_others_are_refused(place, process.pid)
         for word in ("-m\0workers", "postgres\0-D", "uvicorn"):
             victim = place.child(word)
             os.kill(victim, signal.SIGKILL)
@@ -183,6 +186,17 @@ def test_second_start_goes_on_where_it_was(place: Place) -> None:
     assert place.processes() == []
 
 
+def assert_others_are_refused(place: Place, owner: int) -> None:
+    """A second one on the directory, or on the port, ends with a message that names what to change."""
+    same_directory = place.up_once()
+    assert same_directory.returncode == 1
+    assert f"process {owner}" in same_directory.stdout
+    other = Place(place.data_dir.parent / "other")
+    same_port = other.up_once(PORT=str(place.port))
+    assert same_port.returncode == 1
+    assert "PORT=" in same_port.stdout
+
+
 @pytest.mark.usefixtures("first")
 def test_killed_supervisor_leaves_nothing_and_can_start_again(place: Place) -> None:
     """After kill -9 of `up` no process is left, and the next start works as if nothing had happened."""
@@ -191,21 +205,6 @@ def test_killed_supervisor_leaves_nothing_and_can_start_again(place: Place) -> N
     assert eventually(lambda: place.processes() == [])
     done = place.up_once()
     assert done.returncode == 0, done.stdout + done.stderr
-
-
-@pytest.mark.usefixtures("first")
-def test_a_second_one_is_refused(place: Place) -> None:
-    """Two on one directory, or on one port, end with a message that names what to change."""
-    with place.serving() as process:
-        same_directory = place.up_once()
-        assert same_directory.returncode == 1
-        assert f"process {process.pid}" in same_directory.stdout
-        other = Place(place.data_dir.parent / "other")
-        same_port = other.up_once(PORT=str(place.port))
-        assert same_port.returncode == 1
-        assert "PORT=" in same_port.stdout
-        process.send_signal(signal.SIGINT)
-        assert process.wait(PATIENCE_S) == 0
 
 
 def test_servers_that_exist_are_used() -> None:

@@ -7,6 +7,7 @@ Prints every seed that failed and exits with 1 when there is one; a range can be
 from __future__ import annotations
 
 import argparse
+import json
 import logging
 import os
 import secrets
@@ -57,6 +58,23 @@ class Tally:
         self.passes += schedule.passes
         self.crashes += schedule.crashes
         self.played += schedule.played
+
+    def keep(self, path: Path) -> None:
+        """
+        Other processes can add it to theirs; they see all of it or nothing.
+        """
+        half = path.with_suffix(".half")
+        half.write_text(json.dumps([self.done, self.crashes, self.played]), encoding="utf-8")
+        half.replace(path)
+
+    def add_kept(self, path: Path) -> None:
+        """
+        What another process kept is in.
+        """
+        done, crashes, played = json.loads(path.read_text(encoding="utf-8"))
+        self.done += done
+        self.crashes.update(crashes)
+        self.played.update(played)
 
     def words(self) -> str:
         """

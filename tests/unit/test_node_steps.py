@@ -9,6 +9,8 @@ from datetime import timedelta
 from pathlib import Path
 
 import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
 
 from controlplane.kit.outcome import Advance, Fail, Outcome, Wait
 from controlplane.nodes.schemas import check_config
@@ -100,16 +102,27 @@ def test_a_failed_check_keeps_a_node_out(ground: StepGround) -> None:
 def test_deployment_is_seen_before_it_is_believed(slow: StepGround) -> None:
     """Asked, waited for, and active only when the provider shows it deployed under the allocation's token."""
     assert slow.run("deploying", tenancy=HELD) == Wait("Being deployed.", 0.0, step="asked")
-    assert slow.run("deploying", tenancy=HELD, step="asked") == Wait("Being deployed.", 1.0)
+    assert slow.run("deploying", tenancy=HELD, step="asked") == Wait("Being deployed.", 0.5)
     slow.later(3600)
     assert slow.run("deploying", tenancy=HELD, step="asked") == Advance("active", "Deployed.")
 
 
 def test_a_second_ask_finds_the_first(ground: StepGround) -> None:
     """After a crash between asking and noting it, nothing is deployed twice."""
-    ground.run("deploying", tenancy=HELD)
-    assert isinstance(ground.run("deploying", tenancy=HELD), Advance)
-    assert [one.operation for one in ground.sim.calls(operation="deploy")] == ["deploy"]
+    for _ in range(2):
+        assert ground.run("deploying", tenancy=HELD) == Wait("Being deployed.", 0.0, step="asked")
+    assert isinstance(ground.run("deploying", tenancy=HELD, step="asked"), Advance)
+    assert [one.token for one in ground.sim.ledger().tenancies] == [HELD.allocation_id]
+
+
+@given(passed_s=st.floats(0, 1e6))
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
+def test_a_deployment_is_looked_at_ever_more_rarely(slow: StepGround, passed_s: float) -> None:
+    """A late look adds a hundredth of the deployment's own time or half a second, and a provider is asked each 5 s at least."""
+    slow.run("deploying", tenancy=HELD)
+    outcome = slow.run("deploying", tenancy=HELD, step="asked", state_for_s=passed_s)
+    assert isinstance(outcome, Wait)
+    assert 0.5 <= outcome.retry_in_s <= min(5.0, max(0.5, passed_s / 100))
 
 
 def test_a_withdrawn_order_is_not_deployed(ground: StepGround) -> None:

@@ -22,7 +22,7 @@ def api_command(*, host: str = LOOPBACK, port: int = 8080, processes: int = 1) -
     ending = ["--timeout-graceful-shutdown", str(GRACEFUL_STOP_S), "--timeout-keep-alive", str(KEEP_ALIVE_S)]
     # The edge writes its own request lines and decides itself whom it believes about client addresses; nothing names the server.
     quiet = ["--no-access-log", "--no-server-header", "--no-proxy-headers", "--log-level", "info"]
-    return [sys.executable, "-m", "uvicorn", "--factory", "controlplane.app:create_app", *listening, *ending, *quiet]
+    return [sys.executable, "-m", "uvicorn", "--factory", "controlplane.serving:create_app", *listening, *ending, *quiet]
 
 
 def worker_command(*, name: str = "worker", threads: int = THREADS) -> list[str]:

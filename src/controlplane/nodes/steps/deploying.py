@@ -8,7 +8,8 @@ from controlplane.providers.errors import Refused
 from controlplane.providers.machines import Deployment, OwnImage
 from controlplane.providers.toolbox import Toolbox
 
-POLL_S = 1.0
+SHARE, OFTEN_S, RARELY_S = 0.01, 0.5, 5.0
+"""How soon a deployment is looked at again: after a hundredth of the time it has taken so far, within these bounds."""
 REPORT_POLL_S = 15.0
 """Each report wakes the node; this is for reports that never come."""
 FIRST_CALL_S = 3600.0
@@ -25,19 +26,24 @@ def deploy(node: NodeSnapshot, tools: Toolbox) -> Outcome:
         return Advance("releasing", "The order was withdrawn.")
     machines = tools.machines(node.provider)
     tenancy = node.tenancy
-    view = machines.observe(node.ref)
-    if view.token == tenancy.allocation_id:
-        if view.phase == "deployed":
-            return _reported(node, tenancy)
-        if view.phase == "failed":
-            return Fail("deploy_failed", "The node could not be deployed.", detail=view.failure)
-        if view.phase == "deploying":
-            return Wait("Being deployed.", POLL_S)
+    if node.step == "asked":  # until then there is nothing to see, and to ask again changes nothing
+        view = machines.observe(node.ref)
+        if view.token == tenancy.allocation_id:
+            if view.phase == "deployed":
+                return _reported(node, tenancy)
+            if view.phase == "failed":
+                return Fail("deploy_failed", "The node could not be deployed.", detail=view.failure)
+            if view.phase == "deploying":
+                return Wait("Being deployed.", _pause_s(node))
     try:
         machines.deploy(_wanted(node, tenancy, tools))
     except Refused as error:
         return Fail("deploy_refused", "The provider refused to deploy the node.", detail=error.detail)
-    return Wait("Being deployed.", 0.0 if node.step != "asked" else POLL_S, step="asked")
+    return Wait("Being deployed.", 0.0 if node.step != "asked" else OFTEN_S, step="asked")
+
+
+def _pause_s(node: NodeSnapshot) -> float:
+    return min(max(SHARE * node.state_for_s, OFTEN_S), RARELY_S)
 
 
 def _wanted(node: NodeSnapshot, tenancy: Tenancy, tools: Toolbox) -> Deployment:

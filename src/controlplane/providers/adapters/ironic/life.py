@@ -27,7 +27,9 @@ from controlplane.providers.adapters.ironic.states import (
 from controlplane.providers.errors import Busy, Refused
 from controlplane.providers.machines import Deployment
 
-LOOK_AGAIN_S = 1.0
+LOOK_AGAIN_S = 0.5
+SOON_S = 0.25
+"""A node that needs no cleaning is on Ironic's market about this long after it was told to go there."""
 
 
 class Life:
@@ -168,6 +170,7 @@ class Life:
         if node.state not in CLEANING:
             ready = self._nodes.to_manageable(node)
             self._nodes.provision(ready, "provide")
+            raise Busy(f"{node.ref} is being made available", retry_in_s=SOON_S)
         raise Busy(f"{node.ref} is being made available", retry_in_s=LOOK_AGAIN_S)
 
     def _tear_down(self, node: Node) -> None:
