@@ -9,6 +9,7 @@ from ipaddress import AddressValueError, IPv4Address, IPv4Network, NetmaskValueE
 
 from controlplane.kit.errors import Invalid
 from controlplane.rendering.kubernetes.charts import KNOWN
+from controlplane.rendering.kubernetes.laws import upgrade_refusal
 from controlplane.rendering.kubernetes.plan import KubernetesPlan, Position
 from controlplane.rendering.slurm.words import Findings
 
@@ -18,7 +19,10 @@ QUORUMS = (1, 3, 5)
 """Sizes of etcd that make sense: an even one fails sooner and survives no more."""
 LABEL_VALUE = re.compile(r"[A-Za-z0-9]([A-Za-z0-9_.-]{0,61}[A-Za-z0-9])?")
 _HOST = re.compile(r"[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?")
-_VERSION = re.compile(r"1\.\d{1,3}\.\d{1,3}")
+VERSION = re.compile(r"1\.\d{1,3}\.\d{1,3}")
+MOST_COMMANDS = 4000
+"""Characters of the operator's commands."""
+_NOT_IN_COMMANDS = frozenset(map(chr, range(32))) - {"\n", "\t"} | {"\x7f"}
 _CHART_VERSION = re.compile(r"v?\d{1,4}(\.\d{1,6}){1,2}(-[0-9A-Za-z.]{1,32})?")
 _SOURCE = re.compile(r"(oci://[a-z0-9.-]{1,200}(:\d{1,5})?)?(/[A-Za-z0-9_.+-]{1,100}){1,12}")
 _REGISTRY = re.compile(r"[a-z0-9]([a-z0-9.-]{0,200}[a-z0-9])?(:\d{1,5})?(/[a-z0-9._-]{1,100}){0,8}")
@@ -41,16 +45,44 @@ def check_plan(plan: KubernetesPlan) -> None:
     """
     found = Findings(BadPlan)
     _word(found, _HOST, plan.cluster, "cluster", "a DNS label")
-    known = _word(found, _VERSION, plan.version, "version", "a version such as 1.36.2")
-    if known and not OLDEST_MINOR <= plan.minor <= NEWEST_MINOR:
-        found.add("version", "unknown_release", f"1.{plan.minor} is not between 1.{OLDEST_MINOR} and 1.{NEWEST_MINOR}")
+    for version in (plan.version, *(one.version for one in plan.ahead)):
+        check_version(found, version, "version")
+    _check_ahead(plan, found)
     words = "a cluster has one, three or five control planes"
-    found.require(met=len(plan.control_planes) in QUORUMS, field="control_planes", code="no_quorum", message=words)
+    sizes = {len(plan.founders), len(plan.control_planes)}  # between a control plane that is gone and the one in its place
+    found.require(met=bool(sizes & set(QUORUMS)), field="control_planes", code="no_quorum", message=words)
     _check_hosts(plan, found)
     _check_shapes(plan, found)
     _check_networks(plan, found)
     _check_addons(plan, found)
     found.settle()
+
+
+def check_version(found: Findings, version: str, field: str) -> None:
+    """
+    Notes what is wrong with a version of Kubernetes.
+    """
+    if _word(found, VERSION, version, field, "a version such as 1.36.2"):
+        minor = int(version.split(".")[1])
+        if not OLDEST_MINOR <= minor <= NEWEST_MINOR:
+            found.add(field, "unknown_release", f"1.{minor} is not between 1.{OLDEST_MINOR} and 1.{NEWEST_MINOR}")
+
+
+def _check_ahead(plan: KubernetesPlan, found: Findings) -> None:
+    found.unique([one.name for one in plan.ahead], "ahead.name")
+    for one in plan.ahead:
+        _word(found, _HOST, one.name, "ahead.name", "a host name")
+        known = VERSION.fullmatch(plan.version) and VERSION.fullmatch(one.version)
+        if known and one.version != plan.version:
+            refused = upgrade_refusal(plan.version, one.version)
+            found.require(met=refused is None, field="ahead.version", code="skew", message=f"{one.name}: {refused}")
+    if plan.programs is not None:
+        texts = {"fetch": plan.programs.fetch, "install": plan.programs.install}
+        for name, text in texts.items():
+            good = not set(text) & _NOT_IN_COMMANDS and len(text) <= MOST_COMMANDS
+            found.require(met=good, field=f"programs.{name}", code="bad_word", message="commands are lines of plain text")
+        met = bool(plan.programs.install.strip())
+        found.require(met=met, field="programs.install", code="empty", message="nothing would be installed")
 
 
 def cluster_name(cluster_id: str) -> str:

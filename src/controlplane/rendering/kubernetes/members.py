@@ -1,9 +1,11 @@
 """
-Workers as a list on the control planes, and a program that makes it true: labels for places, drains for those that leave, and no Node for
-those that are gone. Workers join by themselves, so a node that the list does not name is left alone: it may have joined before the list
-came.
+Workers and control planes as lists on the control planes, and a program that makes them true: labels for places, drains for those that
+leave, and no Node for those that are gone. Hosts join by themselves, so a node that no list names is left alone: it may have joined before
+the list came. A control plane that is gone is taken out of etcd before its Node goes, so whoever does not see the Node knows both.
 
-Source: kubernetes.io, "Safely Drain a Node": evictions respect disruption budgets, so they are asked for again until none is left.
+Source: kubernetes.io, "Safely Drain a Node": evictions respect disruption budgets, so they are asked for again until none is left;
+etcd.io, "Runtime reconfiguration": a member is removed before another takes its place, and etcd refuses what would cost the quorum;
+k3s, pkg/etcd/member_controller.go: a server's Node goes only when its member has gone, and a server that runs on would come back.
 """
 
 from __future__ import annotations
@@ -12,6 +14,7 @@ from collections.abc import Iterator
 
 from controlplane.rendering.kubernetes import layout
 from controlplane.rendering.kubernetes.files import RenderedFile, text_file
+from controlplane.rendering.kubernetes.k3s import UNITS
 from controlplane.rendering.kubernetes.plan import KubernetesPlan, Worker
 
 MARK = "controlplane.internal/leaving"
@@ -29,6 +32,7 @@ def member_files(plan: KubernetesPlan) -> tuple[RenderedFile, ...]:
     start = f"systemctl start --no-block {UNIT}.service"
     return (
         text_file(layout.MEMBERS, map(_line, plan.ordered), on_change=start),
+        text_file(layout.LEADS, (f"{one.name} {one.standing} - - - - leads" for one in plan.leads), on_change=start),
         text_file(layout.FOLLOW, ["#!/bin/sh", *_program(plan)], mode=0o755),
         text_file(f"/etc/systemd/system/{UNIT}.service", _SERVICE, on_change="systemctl daemon-reload"),
         text_file(f"/etc/systemd/system/{UNIT}.timer", _TIMER, on_change="systemctl daemon-reload"),
@@ -45,11 +49,18 @@ def _program(plan: KubernetesPlan) -> Iterator[str]:
     yield "set -u"
     yield f'ask() {{ command {layout.kubectl(plan)} --request-timeout=20s "$@"; }}'
     yield 'kubectl() { ask "$@" </dev/null; }'
+    yield f'if grep -q "^$(hostname) gone " {layout.LEADS}; then # what has left must not come back by itself'
+    yield f"  systemctl disable --now --quiet {_SERVES[plan.distribution]} {UNIT}.timer"
+    yield "  exit 0"
+    yield "fi"
     yield "kubectl get --raw /readyz >/dev/null || { echo 'the API does not answer' >&2; exit 1; }"
     yield "value() { case $1 in -) printf -- - ;; *) printf '=%s' \"$1\" ;; esac; } # a place that is not known has no label"
     yield from _EMPTY
+    yield from _PART[plan.distribution]
     yield "failed=0"
-    yield f"while read -r name standing {' '.join(PLACES)}; do"
+    yield f"listed=$(cat {layout.MEMBERS} {layout.LEADS})"
+    yield f"while read -r name standing {' '.join(PLACES)} role; do"
+    yield '  case "$standing $role" in "gone leads") part "$name" || { failed=1; continue; } ;; esac'
     yield "  # shellcheck disable=SC2016 # the template is kubectl's"
     yield (
         '  mark=$(kubectl get node "$name" --ignore-not-found'
@@ -60,7 +71,7 @@ def _program(plan: KubernetesPlan) -> Iterator[str]:
     yield "  case $standing in"
     yield "    stays)"
     labels = " ".join(f'"controlplane.internal/{label}$(value "${part}")"' for part, label in PLACES.items())
-    yield f'      kubectl label --overwrite node "$name" {labels} >/dev/null || failed=1'
+    yield f'      [ -n "$role" ] || kubectl label --overwrite node "$name" {labels} >/dev/null || failed=1'
     yield "      case $mark in *:asked | *:drained)"
     yield f'        kubectl uncordon "$name" >/dev/null && kubectl annotate node "$name" {MARK}- >/dev/null || failed=1 ;;'
     yield "      esac ;;"
@@ -72,7 +83,9 @@ def _program(plan: KubernetesPlan) -> Iterator[str]:
     yield "    gone)"
     yield '      kubectl delete node "$name" --ignore-not-found --wait=false >/dev/null || failed=1 ;;'
     yield "  esac"
-    yield f"done < {layout.MEMBERS}"
+    yield "done <<END"
+    yield "$listed"
+    yield "END"
     yield 'exit "$failed"'
 
 
@@ -96,6 +109,22 @@ _EMPTY = (
     '  [ "$left" = 0 ]',
     "}",
 )
+_SERVES = {"kubeadm": "kubelet.service", "k3s": UNITS["control_plane"]}
+_PKI = "/etc/kubernetes/pki/etcd"
+_PART = {
+    "kubeadm": (
+        "etcdctl() { # as this host's own member, which asks the others",
+        '  kubectl exec --namespace kube-system "etcd-$(hostname)" -- etcdctl --endpoints=https://127.0.0.1:2379 \\',
+        f'    --cacert={_PKI}/ca.crt --cert={_PKI}/server.crt --key={_PKI}/server.key "$@"',
+        "}",
+        "part() { # part NAME: etcd has no member of this name; it refuses what would cost its quorum",
+        "  members=$(etcdctl member list) || return 1",
+        '  id=$(printf \'%s\\n\' "$members" | sed -n "s/^\\([0-9a-f]*\\), [a-z]*, $1, .*/\\1/p")',
+        '  [ -z "$id" ] || etcdctl member remove "$id" >/dev/null',
+        "}",
+    ),
+    "k3s": ("part() { :; } # k3s takes the member out before it lets the Node go",),
+}
 _SERVICE = (
     "[Unit]",
     "Description=Makes the list of this cluster's workers true",

@@ -10,8 +10,21 @@ from typing import Any
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from controlplane.kit.errors import FieldError
-from controlplane.rendering.kubernetes.checking import BadPlan, check_plan, cluster_name
-from controlplane.rendering.kubernetes.plan import Addons, Chart, Distribution, Host, KubernetesPlan, Networks, Shape, Worker
+from controlplane.rendering.kubernetes.checking import BadPlan, check_plan, check_version, cluster_name
+from controlplane.rendering.kubernetes.laws import parts_of
+from controlplane.rendering.kubernetes.plan import (
+    Addons,
+    Ahead,
+    Chart,
+    Distribution,
+    Host,
+    KubernetesPlan,
+    Networks,
+    Programs,
+    Shape,
+    Worker,
+)
+from controlplane.rendering.slurm.words import Findings
 
 SETTING = "kubernetes"
 """The key among a provider's settings."""
@@ -59,6 +72,19 @@ class ChartOffer(_Strict):
     """Exactly this one."""
 
 
+class UpgradeOffer(_Strict):
+    """
+    Which versions hosts can be brought to, and how.
+    """
+
+    versions: tuple[str, ...] = Field(min_length=1)
+    """Of Kubernetes; the one that the image has is among them by itself."""
+    fetch: str = ""
+    """Commands that bring VERSION while all runs; may be empty."""
+    install: str
+    """Commands that put the programs named in PROGRAMS in place, and restart nothing."""
+
+
 class Offer(_Strict):
     """
     Dedicated Kubernetes on the machines of one provider.
@@ -76,6 +102,8 @@ class Offer(_Strict):
     """Mirror that all container images come from; empty: from their origin."""
     has_images: bool = False
     """Whether the hosts' image holds all container images."""
+    upgrades: dict[Distribution, UpgradeOffer] = Field(default_factory=dict)
+    """By distribution: how a host gets another version than its image has."""
 
 
 def read_offer(settings: Mapping[str, Any]) -> Offer | None:
@@ -93,9 +121,24 @@ def read_offer(settings: Mapping[str, Any]) -> Offer | None:
             for one in error.errors(include_url=False, include_input=False, include_context=False)[:MOST_ERRORS]
         ]
         raise BadPlan(f"{wrong[0].field}: {wrong[0].message}", errors=wrong) from None
+    found = Findings(BadPlan)
+    for one in offer.upgrades.values():
+        for version in one.versions:
+            check_version(found, version, "upgrades.versions")
+    found.settle()
     for distribution in offer.versions:
         check_plan(plan_of(offer, distribution, "clu_offer", offer.shapes, (Host("head", "192.0.2.1"),), ()))
     return offer
+
+
+def offered_versions(offer: Offer, distribution: Distribution) -> tuple[str, ...]:
+    """
+    What clusters of this distribution can be upgraded to, oldest first; none where hosts get no programs.
+    """
+    how = offer.upgrades.get(distribution)
+    if how is None:
+        return ()
+    return tuple(sorted({*how.versions, *filter(None, [offer.versions.get(distribution)])}, key=parts_of))
 
 
 def plan_of(
@@ -105,15 +148,23 @@ def plan_of(
     instance_types: Iterable[str],
     control_planes: tuple[Host, ...],
     workers: tuple[Worker, ...],
+    *,
+    version: str = "",
+    programs: Programs | None = None,
+    ahead: tuple[Ahead, ...] = (),
 ) -> KubernetesPlan:
     """
-    The cluster of these hosts by the offer. Raises KeyError for a distribution or an instance type that is not offered.
+    The cluster of these hosts by the offer, of its version where no other is given. Raises KeyError for a distribution or an instance type
+    that is not offered.
     """
+    how = offer.upgrades.get(distribution)
+    if programs is None and how is not None:
+        programs = Programs(how.fetch, how.install)
     shapes = tuple(Shape(name, **offer.shapes[name].model_dump()) for name in sorted(set(instance_types)))
     return KubernetesPlan(
         cluster=cluster_name(cluster_id),
         distribution=distribution,
-        version=offer.versions[distribution],
+        version=version or offer.versions[distribution],
         control_planes=control_planes,
         workers=workers,
         shapes=shapes,
@@ -121,4 +172,6 @@ def plan_of(
         addons=Addons(charts={name: Chart(one.source, one.version) for name, one in sorted(offer.charts.items())}),
         registry=offer.registry,
         has_images=offer.has_images,
+        programs=programs,
+        ahead=ahead,
     )

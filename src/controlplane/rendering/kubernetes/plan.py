@@ -11,7 +11,9 @@ from typing import Literal
 
 Distribution = Literal["kubeadm", "k3s"]
 Standing = Literal["stays", "leaves", "gone"]
-"""Of a worker: stays; leaves: nothing new comes to it and what runs there is evicted; gone: the API shall not know it any more."""
+"""Of a host: stays; leaves: nothing new comes to it and what runs there is evicted; gone: neither etcd nor the API shall know it any more."""
+Part = Literal["api", "all"]
+"""Of what a host is brought to another version: a control plane's API server and what stands beside it; or its kubelet too."""
 API_PORT = 6443
 """Of both distributions."""
 
@@ -26,6 +28,34 @@ class Host:
     """What `hostname` says there, and the Node's name."""
     address: str
     """IPv4, reached from all hosts of the cluster."""
+    standing: Standing = "stays"
+    """What becomes of it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Programs:
+    """
+    How a host gets Kubernetes' programs: shell commands of the operator's, which find VERSION in their environment.
+    """
+
+    fetch: str
+    """Brings what `install` needs, while all runs; may be empty."""
+    install: str
+    """Puts the programs that PROGRAMS names in place, and restarts nothing."""
+
+
+@dataclass(frozen=True, slots=True)
+class Ahead:
+    """
+    A host that has, or is to get, a later version than the cluster's oldest.
+    """
+
+    name: str
+    """Its own."""
+    version: str
+    """Which."""
+    part: Part
+    """Of what."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,9 +159,9 @@ class KubernetesPlan:
     distribution: Distribution
     """Who sets it up."""
     version: str
-    """Of Kubernetes, for example `1.36.2`: what is installed on every host."""
+    """Of Kubernetes, for example `1.36.2`: what every host has at least, and what hosts that join get."""
     control_planes: tuple[Host, ...]
-    """One, three or five; the first by name founds the cluster, the others join it."""
+    """One, three or five, and one more or less while one is replaced; the first by name founds the cluster, the others join it."""
     workers: tuple[Worker, ...]
     """In any order."""
     shapes: tuple[Shape, ...]
@@ -144,6 +174,10 @@ class KubernetesPlan:
     """Mirror that all images come from, with the path they have at their origin; empty: from their origin."""
     has_images: bool = False
     """Whether the hosts' own image holds all container images, so that nothing is pulled at first."""
+    programs: Programs | None = None
+    """How hosts get another version than their image has; none: they do not."""
+    ahead: tuple[Ahead, ...] = ()
+    """Hosts with a later version than `version`, while an upgrade is not complete."""
 
     @property
     def minor(self) -> int:
@@ -163,7 +197,14 @@ class KubernetesPlan:
     @cached_property
     def founders(self) -> tuple[Host, ...]:
         """
-        The control planes by name: the first founds the cluster.
+        The control planes by name, without those that are gone: the first founds the cluster.
+        """
+        return tuple(one for one in self.leads if one.standing != "gone")
+
+    @cached_property
+    def leads(self) -> tuple[Host, ...]:
+        """
+        All control planes by name, with those that are gone.
         """
         return tuple(sorted(self.control_planes, key=lambda one: one.name))
 

@@ -9,7 +9,8 @@ from collections.abc import Iterable, Iterator
 from controlplane.rendering.kubernetes import k3s, kubeadm, layout
 from controlplane.rendering.kubernetes.addons import addon_files
 from controlplane.rendering.kubernetes.checking import check_plan
-from controlplane.rendering.kubernetes.files import Bundle, RenderedFile, text_file
+from controlplane.rendering.kubernetes.files import Bundle, RenderedFile, Role, text_file
+from controlplane.rendering.kubernetes.inplace import version_files
 from controlplane.rendering.kubernetes.keys import ClusterKeys
 from controlplane.rendering.kubernetes.members import member_files
 from controlplane.rendering.kubernetes.plan import KubernetesPlan
@@ -56,7 +57,7 @@ def control_plane_files(plan: KubernetesPlan) -> tuple[RenderedFile, ...]:
     Files of control planes without keys, by path: what changes when the cluster does. Raises BadPlan.
     """
     check_plan(plan)
-    files: list[RenderedFile] = [*member_files(plan), *addon_files(plan), *_common(plan)]
+    files: list[RenderedFile] = [*member_files(plan), *addon_files(plan), *_common(plan, "control_plane")]
     files.append(text_file(layout.CONTROL_PLANES, [f"{one.name} {one.address}" for one in plan.founders]))
     if plan.distribution == "k3s":
         files += [k3s.server_config(plan), k3s.unit_file("control_plane")]
@@ -70,16 +71,17 @@ def worker_files(plan: KubernetesPlan, shape: str) -> tuple[RenderedFile, ...]:
     Files of workers of this shape without keys, by path. Raises BadPlan, KeyError.
     """
     check_plan(plan)
-    files = [*_common(plan)]
+    files = [*_common(plan, "worker")]
     if plan.distribution == "k3s":
         files += [k3s.agent_config(plan, shape), k3s.unit_file("worker")]
     return _by_path(files)
 
 
-def _common(plan: KubernetesPlan) -> Iterator[RenderedFile]:
+def _common(plan: KubernetesPlan, role: Role) -> Iterator[RenderedFile]:
     """
-    What every host has: the API's name with all its addresses, and what pods' networks ask of a kernel.
+    What every host has: the API's name with all its addresses, its version, and what pods' networks ask of a kernel.
     """
+    yield from version_files(plan, role)
     names = ["127.0.0.1 localhost", "::1 localhost ip6-localhost ip6-loopback"]
     names += [f"{one.address} {plan.api_name} {one.name}" for one in plan.founders]
     yield text_file(layout.HOSTS, names)

@@ -37,6 +37,7 @@ def worker_script(plan: KubernetesPlan) -> Script:
 
 
 def _founding_kubeadm() -> Iterator[str]:
+    yield f"{layout.FOLLOW_VERSION} first"
     yield "need kubeadm kubelet kubectl containerd"
     yield from _services()
     yield f"if [ ! -e {layout.STAMP} ]; then"
@@ -56,6 +57,7 @@ def _founding_kubeadm() -> Iterator[str]:
 
 
 def _joining_kubeadm(plan: KubernetesPlan) -> Iterator[str]:
+    yield f"{layout.FOLLOW_VERSION} first"
     yield "need kubeadm kubelet containerd"
     yield from _services()
     yield f"if [ ! -e {layout.STAMP} ]; then"
@@ -86,6 +88,7 @@ def _services() -> Iterator[str]:
 
 
 def _founding_k3s(plan: KubernetesPlan) -> Iterator[str]:
+    yield f"{layout.FOLLOW_VERSION} first"
     yield "need k3s"
     yield f"install -d -m 0700 {layout.K3S_ROLE.rsplit('/', 1)[0]}"
     yield f"if [ ! -e {layout.STAMP} ]; then"
@@ -100,6 +103,7 @@ def _founding_k3s(plan: KubernetesPlan) -> Iterator[str]:
 
 
 def _joining_k3s() -> Iterator[str]:
+    yield f"{layout.FOLLOW_VERSION} first"
     yield "need k3s"
     yield from _start_k3s("worker")
 

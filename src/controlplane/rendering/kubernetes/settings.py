@@ -14,9 +14,11 @@ from controlplane.rendering.kubernetes.plan import API_PORT, KubernetesPlan
 
 def adapter_config(plan: KubernetesPlan, cluster_id: str, tenant_id: str) -> dict[str, Any]:
     """
-    How the cluster's API is reached from outside of it: the first control plane by its address, under the name that all of them have.
+    How the cluster's API is reached from outside of it: the first control plane that stays, by its address, under the name that all of
+    them have.
     """
     check_plan(plan)
+    lead = min(plan.founders, key=lambda one: (one.standing != "stays", one.name))
     own = {
         "cluster_id": cluster_id,
         "tenant_id": tenant_id,
@@ -25,4 +27,4 @@ def adapter_config(plan: KubernetesPlan, cluster_id: str, tenant_id: str) -> dic
         "owners": OWNERS,
         "mark": MARK,
     }
-    return {"url": f"https://{plan.founders[0].address}:{API_PORT}", "dedicated": own}
+    return {"url": f"https://{lead.address}:{API_PORT}", "dedicated": own}
