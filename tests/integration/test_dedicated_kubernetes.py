@@ -14,7 +14,7 @@ from cryptography import x509
 
 from controlplane.clusters import issuing, planning, replacing, scaling
 from controlplane.clusters import service as clusters
-from controlplane.clusters.errors import NotChangeable
+from controlplane.clusters.errors import QuorumAtRisk
 from controlplane.clusters.states import KubernetesOptions
 from controlplane.clusters.steps.letting_in import issue
 from controlplane.jobs.errors import ClusterRunsNoJobs
@@ -195,12 +195,12 @@ def test_workers_come_and_leave_only_when_empty(world: World, rack: KubeRack) ->
 
 
 def replaces_the_dead(world: World, rack: KubeRack, cluster_id: str) -> None:
-    """Another machine takes the place of a dead worker, by a name of its own; a control plane is not replaced."""
+    """Another machine takes the place of a dead worker, by a name of its own; the only control plane is not replaced."""
     dead, *well = members(world, "worker")
     rack.api.unready = {dead}
     who, project, _, check = at(world, cluster_id)
     lead = members(world, "control_plane")[0].replace("-", "_")
-    with pytest.raises(NotChangeable, match="not replaced"):
+    with pytest.raises(QuorumAtRisk, match="one of 1 control planes"):
         world.do(lambda s: replacing.replace_instance(s, who, project, cluster_id, lead, check))
     world.do(lambda s: replacing.replace_instance(s, who, project, cluster_id, dead.replace("-", "_"), check))
     rack.settle()

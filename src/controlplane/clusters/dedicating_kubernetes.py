@@ -23,7 +23,7 @@ from controlplane.rendering.kubernetes import offer as offers
 from controlplane.rendering.kubernetes.checking import LABEL_VALUE, BadPlan
 from controlplane.rendering.kubernetes.files import RenderedFile
 from controlplane.rendering.kubernetes.keys import ClusterKeys, new_keys
-from controlplane.rendering.kubernetes.plan import Host, KubernetesPlan, Position, Standing, Worker
+from controlplane.rendering.kubernetes.plan import Ahead, Host, KubernetesPlan, Position, Programs, Standing, Worker
 from controlplane.rendering.kubernetes.roles import control_plane_files, control_plane_secrets, worker_files, worker_secrets
 from controlplane.rendering.kubernetes.scripts import control_plane_script, worker_script
 from controlplane.rendering.kubernetes.settings import adapter_config
@@ -34,6 +34,8 @@ SOMEWHERE = Host("somewhere", "192.0.2.1")
 """Stands for the control planes in keys and scripts, which do not depend on who they are."""
 STANDING: Mapping[Stage, Standing] = {"members": "stays", "drain": "leaves", "final": "gone"}
 """What becomes of workers that leave."""
+PARTING: Mapping[Stage, Standing] = {"members": "gone", "drain": "leaves", "final": "gone"}
+"""What becomes of control planes that leave: they are gone before the one in their place is chosen."""
 
 
 def find_pool(pools: Sequence[Any], tenant_id: str, site: str, worker_types: Collection[str], wanted: KubernetesOptions) -> Any:
@@ -105,30 +107,48 @@ def _blueprint(
 
 
 def _plan(
-    facts: Mapping[str, Any], cluster_id: str, types: Iterable[str], leads: tuple[Host, ...], workers: tuple[Worker, ...]
+    facts: Mapping[str, Any],
+    cluster_id: str,
+    types: Iterable[str],
+    leads: tuple[Host, ...],
+    workers: tuple[Worker, ...],
+    ahead: tuple[Ahead, ...] = (),
 ) -> KubernetesPlan:
     offer = offers.read_offer({offers.SETTING: facts["offer"]})
     assert offer is not None
-    return offers.plan_of(offer, facts["distribution"], cluster_id, types, leads, workers)
+    return offers.plan_of(
+        offer,
+        facts["distribution"],
+        cluster_id,
+        types,
+        leads,
+        workers,
+        version=repository.kubernetes_version(facts),
+        programs=Programs(facts["install"]["fetch"], facts["install"]["install"]) if facts.get("install") else None,
+        ahead=ahead,
+    )
 
 
-def renew(session: Session, row: Any, stage: Stage) -> None:
+def renew(session: Session, row: Any, stage: Stage, drain: Sequence[str] = ()) -> None:
     """
     The files of all hosts are those of the present members, running hosts will fetch what changed, and the API is reached where the first
-    control plane is. The same members again change nothing. Raises BadPlan.
+    control plane that stays is. `drain` are allocations that stay and are emptied. The same members again change nothing. Raises BadPlan.
     """
+    facts = row["kubernetes"]
     sets = repository.sets_of(session, [row["id"]])[row["id"]]
     roles = {one.id: one.role for one in sets}
     seats = nodes.read_seats(session, row["id"])
     leads = [one for one in seats if roles[one.node_set_id] == CONTROL_PLANE]
     if not leads:
         raise BadPlan("control_planes: a cluster needs one")
+    ahead = facts.get("ahead", {})
     plan = _plan(
-        row["kubernetes"],
+        facts,
         row["id"],
         {one.instance_type for one in sets if one.role == "worker"},
-        tuple(Host(host_name(one.instance_id), one.address or "") for one in leads),
-        tuple(_worker(one, stage) for one in seats if roles[one.node_set_id] == "worker"),
+        tuple(Host(host_name(one.instance_id), one.address or "", _standing(one, PARTING[stage], drain)) for one in leads),
+        tuple(_worker(one, _standing(one, STANDING[stage], drain)) for one in seats if roles[one.node_set_id] == "worker"),
+        tuple(Ahead(host_name(one.instance_id), facts["install"]["version"], ahead[one.id]) for one in seats if one.id in ahead),
     )
     for one in sets:
         files = control_plane_files(plan) if one.role == CONTROL_PLANE else worker_files(plan, one.instance_type)
@@ -137,9 +157,12 @@ def renew(session: Session, row: Any, stage: Stage) -> None:
     nodes.direct(session, row["peer_id"], adapter_config(plan, row["id"], row["tenant_id"]))
 
 
-def _worker(seat: Any, stage: Stage) -> Worker:
+def _standing(seat: Any, parting: Standing, drain: Sequence[str]) -> Standing:
+    return parting if seat.leaving else "leaves" if seat.id in drain else "stays"
+
+
+def _worker(seat: Any, standing: Standing) -> Worker:
     position = Position(*(_label(getattr(seat, part)) for part in ("block", "leaf", "rack", "nvlink_domain")))
-    standing = STANDING[stage] if seat.leaving else "stays"
     return Worker(host_name(seat.instance_id), seat.address or "", seat.instance_type, position, standing)
 
 

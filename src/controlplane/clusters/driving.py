@@ -65,6 +65,9 @@ def apply(session: Session, results: Sequence[Result]) -> None:
     for one in results:
         if isinstance(one.outcome, Fail) and one.claim.state == "updating":
             shrink_to_held(session, one.claim.id)
+            if one.claim.row["kubernetes"] is not None:
+                with suppress(*founding.BAD_PLANS):  # who was to leave and stays is let in again
+                    founding.renew(session, one.claim.row, "members")
 
 
 def _target(result: Result) -> str | None:
@@ -120,11 +123,15 @@ def _roll(session: Session, results: Sequence[Result]) -> None:
 
 def _follow(session: Session, results: Sequence[Result]) -> dict[str, dict[str, Any]]:
     """
-    What is kept of releases is as was learnt; by cluster, what of its row is new.
+    What is kept of releases and versions is as was learnt; by cluster, what of its row is new.
     """
     fresh: dict[str, dict[str, Any]] = {}
     for one in results:
         facts = one.outcome.facts
+        if isinstance(facts, ClusterFacts) and facts.versions:
+            kept = ClusterRow.kubernetes.op("||")(cast(dict(facts.versions), JSONB()))
+            told_of = update(ClusterRow).where(ClusterRow.id == one.claim.id).values(kubernetes=kept)
+            fresh[one.claim.id] = {"kubernetes": session.execute(told_of.returning(ClusterRow.kubernetes)).scalar_one()}
         if not isinstance(facts, ClusterFacts) or not facts.follow:
             continue
         install = ClusterRow.upgrade["install"]

@@ -14,6 +14,15 @@ class NotChangeable(Conflict):
     title = "The state does not allow this"
 
 
+class QuorumAtRisk(Conflict):
+    """
+    The other control planes alone could not keep the cluster; `members` and `ready` say why.
+    """
+
+    code = "quorum_at_risk"
+    title = "The cluster would lose its quorum"
+
+
 class NoProduct(Conflict):
     """
     No provider in the site makes clusters of this kind.

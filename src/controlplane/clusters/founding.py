@@ -69,6 +69,6 @@ def renew(session: Session, row: Any, stage: Stage, drain: Sequence[str] = ()) -
     The files of all hosts are those of the present members, and its scheduler is reached where it is. Raises one of BAD_PLANS.
     """
     if row["kubernetes"] is not None:
-        dedicating_kubernetes.renew(session, row, stage)
+        dedicating_kubernetes.renew(session, row, stage, drain)
     else:
         dedicating.renew(session, row, stage, drain)

@@ -141,6 +141,8 @@ def snapshot(
         dedicated=dedicated,
         roll=None if row["upgrade"] is None else read_roll(row["upgrade"]),
         release="" if row["slurm"] is None else head_release(row["slurm"]),
+        distribution="" if row["kubernetes"] is None else row["kubernetes"]["distribution"],
+        ahead={} if row["kubernetes"] is None else row["kubernetes"].get("ahead", {}),
     )
 
 
@@ -149,6 +151,13 @@ def head_release(facts: Mapping[str, Any]) -> str:
     The release that the head of a Slurm of one's own has, by what is kept with the cluster; others may have an older one.
     """
     return str((facts.get("install") or facts["offer"])["release"])
+
+
+def kubernetes_version(facts: Mapping[str, Any]) -> str:
+    """
+    The version that every host of a Kubernetes of one's own has at least, by what is kept with the cluster.
+    """
+    return str(facts.get("version") or facts["offer"]["versions"][facts["distribution"]])
 
 
 def read_roll(told: Mapping[str, Any]) -> Roll:

@@ -16,10 +16,10 @@ from controlplane.clusters.schemas import (
     ClusterPlan,
     KubeconfigCreate,
     KubeconfigOut,
-    UpgradeIn,
     cluster_out,
 )
 from controlplane.clusters.states import CLUSTER_STATES, KubernetesOptions, Options
+from controlplane.clusters.upgrade_schemas import UpgradeIn, UpgradePlan, upgrade_plan
 from controlplane.kit.errors import FieldError, Invalid, Unavailable
 from controlplane.kit.paging import PageAsk
 from controlplane.web.call import Call, Reply
@@ -171,17 +171,29 @@ def update_cluster(call: Call, project_id: str, cluster_id: str, body: ClusterPa
     permission="clusters:update",
     status=202,
     answer=ClusterOut,
-    summary="Upgrade the workers of a cluster",
+    also={200: (UpgradePlan, "With dry_run: what the upgrade would do.")},
+    summary="Upgrade a cluster",
+    dry_run=True,
     problems=(409, 412, 428),
 )
 def upgrade_cluster(call: Call, project_id: str, cluster_id: str, body: UpgradeIn) -> Reply:
     """
     For a Slurm of one's own: its workers are installed anew a few at a time, each drained first, and the next follow when they are in use
-    again. With a release, the head is brought to it first, in place, while jobs run on without it for a while; logins come last. What fails
-    stops it until an operator lets it go on; cancelling the operation stops it between hosts. Needs If-Match.
+    again. With a release, the head is brought to it first, in place, while jobs run on without it for a while; logins come last.
+
+    For a Kubernetes of one's own: all hosts are brought to the version in place, API servers one after another, then control planes, then
+    workers, each emptied first as far as disruption budgets allow. What Kubernetes itself refuses is refused: a minor release that is
+    skipped, an older version.
+
+    What fails stops it until an operator lets it go on; cancelling the operation stops it between hosts. With `dry_run=true` the answer
+    says what would be done, and nothing changes. Needs If-Match.
     """
-    wish = upgrading.Wish(body.image, tuple(body.node_sets), body.max_unavailable, float(body.drain_timeout_s), body.release)
+    wish = upgrading.Wish(
+        body.image, tuple(body.node_sets), body.max_unavailable, float(body.drain_timeout_s), body.release, body.version
+    )
     view, operation_id = upgrading.upgrade_workers(call.session, call.principal, project_id, cluster_id, call.check_version, wish)
+    if call.dry_run:
+        return Reply(upgrade_plan(view))
     return _accepted(call, view, operation_id)
 
 

@@ -6,7 +6,6 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field, SecretStr, StringConstraints
 
-from controlplane.rendering.slurm.releases import ReleaseName
 from controlplane.web.schemas import Body, Condition, Issue, Labels, Moment, Money, Name, Out, Status
 
 Kind = Literal["slurm", "baremetal", "kubernetes"]
@@ -155,35 +154,6 @@ class ClusterPatch(Body):
     )
 
 
-class UpgradeIn(Body):
-    """
-    How the workers of a Slurm of one's own are installed anew.
-    """
-
-    image: ImageId | None = Field(
-        default=None,
-        description="A ready image for their disks; without one each is installed with the image its node set has.",
-        examples=["img_01k5x7p3r8w2v6t9q4n0m1c2d3"],
-    )
-    node_sets: list[Name] = Field(default=[], max_length=16, description="Sets of workers; all of them where empty.")
-    release: ReleaseName | None = Field(
-        default=None,
-        description="Slurm's release that all hosts have in the end: the head first, in place, then workers, then logins in place."
-        " What is installed on workers must have it. Without one the release stays.",
-        examples=["23.11"],
-    )
-    max_unavailable: int = Field(
-        default=1, ge=1, le=64, description="Most workers that are out of use for it at a time.", examples=[1]
-    )
-    drain_timeout_s: int = Field(
-        default=14_400,
-        ge=0,
-        le=604_800,
-        description="How long running jobs are waited for; what still runs on a worker then is ended and queued again by Slurm.",
-        examples=[14_400],
-    )
-
-
 class ImageCount(Out):
     """
     How many instances have an image.
@@ -206,7 +176,8 @@ class UpgradeOut(Out):
     out_of_use: int = Field(description="Workers that are out of use for it now.", examples=[1])
     stopping: bool = Field(description="Whether its owner asked to stop.", examples=[False])
     release: str | None = Field(description="Slurm's release that all hosts are to have; null where it stays.", examples=["23.11"])
-    head_upgraded: bool = Field(description="Whether the head has that release.", examples=[False])
+    version: str | None = Field(description="Kubernetes' version that all hosts are to have; null for others.", examples=["1.36.2"])
+    head_upgraded: bool = Field(description="Whether the head, or all control planes, have it.", examples=[False])
 
 
 class NodeSetOut(Out):
@@ -247,7 +218,10 @@ class KubernetesOut(Out):
     """
 
     distribution: Distribution = Field(description="Who sets it up.", examples=["kubeadm"])
-    version: str = Field(description="Of Kubernetes.", examples=["1.36.2"])
+    version: str = Field(description="Of Kubernetes: the oldest that one of its hosts may have.", examples=["1.36.2"])
+    upgrading_to: str | None = Field(
+        description="What some of its hosts have already, while an upgrade is not complete; null otherwise.", examples=["1.37.0"]
+    )
 
 
 class LoginOut(Out):
@@ -430,6 +404,7 @@ def _upgrade_out(told: dict[str, Any] | None) -> UpgradeOut | None:
         out_of_use=len(told["batch"]),
         stopping=told["cancelled"],
         release=(told.get("install") or {}).get("release"),
+        version=(told.get("install") or {}).get("version"),
         head_upgraded=told.get("head_done", False),
     )
 
@@ -448,4 +423,8 @@ def _slurm_out(facts: dict[str, Any] | None) -> SlurmOut | None:
 def _kubernetes_out(facts: dict[str, Any] | None) -> KubernetesOut | None:
     if facts is None:
         return None
-    return KubernetesOut(distribution=facts["distribution"], version=facts["offer"]["versions"][facts["distribution"]])
+    return KubernetesOut(
+        distribution=facts["distribution"],
+        version=facts.get("version") or facts["offer"]["versions"][facts["distribution"]],
+        upgrading_to=facts["install"]["version"] if facts.get("ahead") else None,
+    )

@@ -422,5 +422,5 @@ def allowed_actions(view: ClusterView) -> dict[str, str]:
     update_ = (
         f"Operation {busy} is active." if busy else "" if state in CHANGEABLE else f"A cluster in state {state} cannot be changed."
     )
-    own = "" if view.row.slurm is not None else "Only a Slurm of one's own has workers to upgrade."
+    own = "" if view.row.peer_id is not None else "Only a Slurm or a Kubernetes of one's own is upgraded."
     return {"delete": "It is deleted." if state == "deleted" else "", "update": update_, "upgrade": own or update_}

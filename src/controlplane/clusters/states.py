@@ -193,9 +193,9 @@ class Roll:
     cancelled: bool = False
     """Whether its owner has asked to stop."""
     install: Mapping[str, str] | None = None
-    """{release, fetch, install} where Slurm's release changes; none where it stays."""
+    """{release, fetch, install} where Slurm's release changes, with `version` where Kubernetes' does; none where it stays."""
     head_done: bool = False
-    """Whether the head has that release."""
+    """Whether the head has that release, or all control planes have that version."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -236,6 +236,10 @@ class ClusterSnapshot:
     """How far its last upgrade is; none where there was none."""
     release: str = ""
     """What the head of a Slurm of its owner's own has; empty for others."""
+    distribution: str = ""
+    """Who sets up a Kubernetes of its owner's own; empty for others."""
+    ahead: Mapping[str, str] = field(default_factory=dict)
+    """Allocations whose hosts are told a later version of Kubernetes than the others: of their API server, or of all."""
 
     @property
     def lacking(self) -> int:
@@ -272,6 +276,8 @@ class ClusterFacts:
     """Allocations whose installation is to begin now."""
     follow: Literal["", "head", "all"] = ""
     """Who has the release of the upgrade from now on, as far as renewed files are concerned; empty: nobody who had not."""
+    versions: Mapping[str, Any] = field(default_factory=dict)
+    """What is new in what is kept of a Kubernetes' versions."""
     stopped: bool = False
     """Whether the operation ends as its owner wished: cancelled."""
     health: tuple[tuple[str, str, str], ...] = ()

@@ -1,5 +1,5 @@
 """
-Upgrading a Slurm of one's own: which workers, to what, how carefully, and whether the release changes on all hosts.
+Upgrading a Slurm or a Kubernetes of one's own: which workers, to what, how carefully, and whether the release changes on all hosts.
 """
 
 from collections.abc import Callable, Sequence
@@ -9,7 +9,7 @@ from typing import NoReturn
 from sqlalchemy import update
 from sqlalchemy.orm import Session
 
-from controlplane.clusters import repository
+from controlplane.clusters import repository, upgrading_kubernetes
 from controlplane.clusters.checking import check_format
 from controlplane.clusters.errors import NotChangeable
 from controlplane.clusters.models import ClusterRow, NodeSetRow
@@ -26,6 +26,7 @@ from controlplane.rendering.slurm.upgrades import upgrade_path
 from controlplane.rendering.slurm.words import BadPlan
 
 WORDS = "Workers are installed anew, a few at a time."
+VERSION_WORDS = "Control planes are upgraded one after another, then workers a few at a time."
 RETURN_LIMIT_S = 1800.0
 """How long a worker that reported itself installed may take to be in use again before a person is asked."""
 
@@ -46,6 +47,8 @@ class Wish:
     """How long running jobs are waited for."""
     release: ReleaseName | None = None
     """Slurm's release that all hosts have in the end; none: the one they have."""
+    version: str | None = None
+    """Kubernetes' version that all hosts have in the end; needed there, and nowhere else taken."""
 
 
 def upgrade_workers(
@@ -59,16 +62,17 @@ def upgrade_workers(
     """
     The upgrade is under way; the cluster and its operation's id are returned. Workers that join from now on have the new image.
 
-    With a release the head has it first, then the workers, then the logins.
+    With a release the head has it first, then the workers, then the logins; with a version the control planes, then the workers.
 
-    Raises NotFound, NotChangeable where the cluster is no Slurm of one's own or not in use, OperationActive, Invalid or NotReady for what
-    cannot be used, Invalid for a release that is not offered or that cannot follow on the present one.
+    Raises NotFound, NotChangeable where the cluster is none of one's own or not in use, OperationActive, Invalid or NotReady for what
+    cannot be used, Invalid for a release or version that is not offered or that cannot follow on the present one.
     """
     principal.check_project(project_id)
     row = repository.get_cluster(session, project_id, cluster_id, lock=True)
     version(row.version)
-    if row.slurm is None:
-        raise NotChangeable("Only a Slurm of one's own has workers to upgrade.", state=row.state)
+    if row.slurm is None and row.kubernetes is None:
+        raise NotChangeable("Only a Slurm or a Kubernetes of one's own is upgraded.", state=row.state)
+    _check_words(row, wish)
     new = NewOperation("cluster.upgrade", "cluster", row.id, principal.id, row.tenant_id, row.project_id)
     operation_id = start_operation(session, new)
     if row.state not in CHANGEABLE:
@@ -76,14 +80,33 @@ def upgrade_workers(
     chosen = _sets(session, row.id, wish.node_sets)
     if wish.image is not None:
         _take_image(session, principal, row, wish.image, chosen)
-    install = None if wish.release is None else _install(session, row, wish.release)
+    if row.kubernetes is not None:
+        install: dict[str, str] | None = upgrading_kubernetes.way_to(session, row, wish.version)
+    else:
+        install = None if wish.release is None else _install(session, row, wish.release)
     plan = Roll(tuple(one.id for one in chosen), wish.at_once, wish.drain_limit_s, RETURN_LIMIT_S, install=install)
     session.execute(update(ClusterRow).where(ClusterRow.id == row.id).values(upgrade=asdict(plan)))
     before = row.state
-    enter(session, row, "upgrading", WORDS)
-    announce(session, row, before, "upgrading", WORDS)
+    words = WORDS if row.kubernetes is None else VERSION_WORDS
+    enter(session, row, "upgrading", words)
+    announce(session, row, before, "upgrading", words)
     session.refresh(row)
     return view_of(session, row), operation_id
+
+
+def _check_words(row: ClusterRow, wish: Wish) -> None:
+    """
+    Raises Invalid for a wish that is another product's.
+    """
+    other = {"version": wish.version} if row.kubernetes is None else {"release": wish.release, "image": wish.image}
+    product = "Slurm" if row.kubernetes is None else "Kubernetes"
+    wrong = [
+        FieldError(f"body.{name}", "not_taken", f"A {product} is not upgraded by {name}.")
+        for name, value in other.items()
+        if value is not None
+    ]
+    if wrong:
+        raise Invalid(wrong[0].message, errors=wrong)
 
 
 def _install(session: Session, row: ClusterRow, release: ReleaseName) -> dict[str, str] | None:

@@ -134,6 +134,8 @@ class MemberView:
     """When the peer first saw this member, under its token, up; evidence for the meter's start."""
     version: str = ""
     """Of the peer's own daemon on it, as it last registered, for example `23.11.4`; empty: the peer does not tell."""
+    api_version: str = ""
+    """Of the API server on it, where it has one and that has told; empty for others."""
 
 
 @dataclass(frozen=True, slots=True)

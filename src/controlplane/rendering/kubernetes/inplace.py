@@ -48,7 +48,7 @@ def _program(plan: KubernetesPlan, role: Role) -> Iterator[str]:
     yield "export VERSION"
     yield from _commands(plan)
     yield from _has()
-    yield f'if [ "${{1:-}}" = first ]; then # before it joins: what joins has the version of what is there'
+    yield 'if [ "${1:-}" = first ]; then # before it joins: what joins has the version of what is there'
     yield f"  [ ! -e {layout.STAMP} ] || exit 0"
     yield from _first(plan, f"{lead} {others}".strip(), "k3s" if k3s else "kubelet")
     yield "  exit 0"
@@ -57,15 +57,15 @@ def _program(plan: KubernetesPlan, role: Role) -> Iterator[str]:
     yield f'[ "$(cat {layout.LEVEL} 2>/dev/null)" != "$VERSION $part" ] || exit 0'
     yield from _in_background()
     yield f"has {lead} || {{ fetch 9>&-; PROGRAMS={lead} put 9>&-; }}"
-    yield f"has {lead} || {{ echo \"the operator's commands left $(told {lead}) in place\" >&2; exit 1; }}"
+    yield f'has {lead} || {{ echo "the operator\'s commands left $(told {lead}) in place" >&2; exit 1; }}'
     yield from _bring_k3s(role) if k3s else _bring_kubeadm(role, others)
-    yield f"printf '%s %s\\n' \"$VERSION\" \"$part\" > {layout.LEVEL}"
+    yield f'printf \'%s %s\\n\' "$VERSION" "$part" > {layout.LEVEL}'
     yield f"rm -f {LOG} {LOG}.new"
 
 
 def _commands(plan: KubernetesPlan) -> Iterator[str]:
     how = plan.programs
-    no_way = f'echo "no way to get Kubernetes $VERSION is known" >&2; exit 1'
+    no_way = 'echo "no way to get Kubernetes $VERSION is known" >&2; exit 1'
     for name, text in (("fetch", how.fetch if how else ""), ("put", how.install if how else no_way)):
         yield f"{name}() ("
         yield "  export PROGRAMS" if name == "put" else "  :"
@@ -89,7 +89,7 @@ def _first(plan: KubernetesPlan, programs: str, probe: str) -> Iterator[str]:
     if plan.programs is not None:
         yield "  fetch"
         yield f'  PROGRAMS="{programs}" put'
-        yield f"  has {probe} || {{ echo \"the operator's commands left $(told {probe}) in place\" >&2; exit 1; }}"
+        yield f'  has {probe} || {{ echo "the operator\'s commands left $(told {probe}) in place" >&2; exit 1; }}'
         return
     yield f"  minor=$(told {probe} | sed -n 's/.*v1\\.\\([0-9]*\\)\\..*/\\1/p')"
     yield "  ours=${VERSION#1.}"
@@ -112,7 +112,7 @@ def _in_background() -> Iterator[str]:
     yield "  exit 1"
     yield "fi"
     yield "flock -w 10 9  # held by whoever started us, who ends now, or by another try"
-    yield f'trap \'[ "$?" = 0 ] || [ ! -e {LOG}.new ] || mv {LOG}.new {LOG}\' EXIT'
+    yield f"trap '[ \"$?\" = 0 ] || [ ! -e {LOG}.new ] || mv {LOG}.new {LOG}' EXIT"
 
 
 def _bring_kubeadm(role: Role, others: str) -> Iterator[str]:
@@ -131,7 +131,7 @@ def _bring_kubeadm(role: Role, others: str) -> Iterator[str]:
         yield "kubeadm upgrade node 9>&-"
         yield "if :; then"
     yield f'  has kubelet || PROGRAMS="{others}" put 9>&-'
-    yield "  has kubelet || { echo \"the operator's commands left $(told kubelet) in place\" >&2; exit 1; }"
+    yield '  has kubelet || { echo "the operator\'s commands left $(told kubelet) in place" >&2; exit 1; }'
     yield "  systemctl daemon-reload"
     yield "  systemctl restart kubelet.service"
     yield "  wait_for kubelet.service systemctl is-active kubelet.service"
@@ -149,11 +149,11 @@ def _bring_k3s(role: Role) -> Iterator[str]:
 
 
 def _own_api(kubectl: str) -> Iterator[str]:
-    yield f"address=$(sed -n \"s/^$(hostname) //p\" {layout.CONTROL_PLANES})"
+    yield f'address=$(sed -n "s/^$(hostname) //p" {layout.CONTROL_PLANES})'
     yield f'ask() {{ {kubectl} --server="https://$address:{API_PORT}" --request-timeout=20s "$@" </dev/null; }}'
     yield 'serves() { case "$(ask get --raw /version 2>/dev/null)" in *"\\"v$VERSION\\""* | *"\\"v$VERSION+"*) ;; *) return 1 ;; esac; }'
 
 
 def _tell() -> Iterator[str]:
-    yield "wait_for \"this host's API server\" serves"
+    yield 'wait_for "this host\'s API server" serves'
     yield f'ask annotate --overwrite node "$(hostname)" "{MARK}=$VERSION" >/dev/null'

@@ -11,7 +11,7 @@ from typing import Literal
 
 Distribution = Literal["kubeadm", "k3s"]
 Standing = Literal["stays", "leaves", "gone"]
-"""Of a host: stays; leaves: nothing new comes to it and what runs there is evicted; gone: neither etcd nor the API shall know it any more."""
+"""Of a host: stays; leaves: nothing new comes to it and what runs there is evicted; gone: neither etcd nor the API shall know it."""
 Part = Literal["api", "all"]
 """Of what a host is brought to another version: a control plane's API server and what stands beside it; or its kubelet too."""
 API_PORT = 6443

@@ -8,6 +8,7 @@ from typing import Any
 
 from controlplane.rendering.kubernetes.checking import check_plan
 from controlplane.rendering.kubernetes.credentials import DRIVERS, OWNERS
+from controlplane.rendering.kubernetes.inplace import MARK as API_MARK
 from controlplane.rendering.kubernetes.members import MARK
 from controlplane.rendering.kubernetes.plan import API_PORT, KubernetesPlan
 
@@ -26,5 +27,6 @@ def adapter_config(plan: KubernetesPlan, cluster_id: str, tenant_id: str) -> dic
         "drivers": DRIVERS,
         "owners": OWNERS,
         "mark": MARK,
+        "api_mark": API_MARK,
     }
     return {"url": f"https://{lead.address}:{API_PORT}", "dedicated": own}

@@ -75,6 +75,8 @@ class OwnConfig(BaseModel):
     """Group of the certificates for its tenant's people."""
     mark: str
     """Annotation of nodes that leave."""
+    api_mark: str = ""
+    """Annotation of control planes that were upgraded: what their own API servers say that they are; empty: none."""
 
 
 class KubernetesConfig(BaseModel):

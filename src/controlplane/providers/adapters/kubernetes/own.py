@@ -69,7 +69,8 @@ class Own:
 
     def observe(self, cluster_id: str) -> ClusterView:
         """
-        See `Clusters.observe_cluster`: one list of nodes. A cordon of the owner's own says nothing; one of ours is told as far as it is.
+        See `Clusters.observe_cluster`: one list of nodes. A cordon of the owner's own says nothing; one of ours is told as far as it is. A
+        cluster that was upgraded is asked for its version, too.
         """
         self._check(cluster_id)
         members = tuple(self._member(one) for one in self._kube.list_all("/api/v1/nodes"))
@@ -82,6 +83,7 @@ class Own:
                 Check("nodes_answer", told, f"{up} of {len(members)}"),
                 Check("fabric_bandwidth", "not_measured", "Kubernetes does not measure the fabric"),
             ),
+            version=_plain(self._kube.get("/version").get("gitVersion", "")) if any(one.api_version for one in members) else "",
         )
 
     def delete(self, cluster_id: str) -> None:
@@ -120,7 +122,9 @@ class Own:
         meta = node["metadata"]
         leads = LEADS in (meta.get("labels") or {})
         gpus = 0 if leads else gpus_of(node, self._config.gpu_resource)  # pods with GPUs never run on a control plane
-        return MemberView(meta["name"], self._state(node), gpus, version=_version(node))
+        told = (meta.get("annotations") or {}).get(self._own.api_mark, "") if leads else ""
+        kubelet = (node.get("status", {}).get("nodeInfo") or {}).get("kubeletVersion", "")
+        return MemberView(meta["name"], self._state(node), gpus, version=_plain(kubelet), api_version=_plain(told))
 
     def _state(self, node: Json) -> MemberState:
         ready = ready_condition(node)
@@ -140,9 +144,8 @@ def _own(config: KubernetesConfig) -> OwnConfig:
     return config.dedicated
 
 
-def _version(node: Json) -> str:
-    told = (node.get("status", {}).get("nodeInfo") or {}).get("kubeletVersion", "")
-    return str(told).removeprefix("v")
+def _plain(version: object) -> str:
+    return str(version).removeprefix("v")
 
 
 def _base64(text: str) -> str:
