@@ -16,6 +16,7 @@ import pytest
 from controlplane.providers.adapters.kubernetes.adapter import KubernetesAdapter, build
 from controlplane.providers.errors import NotFound, ProviderError, Refused, Unsupported
 from controlplane.providers.registry import AdapterInput
+from controlplane.rendering.kubernetes.inplace import MARK as API_MARK
 from controlplane.rendering.kubernetes.keys import ClusterKeys, new_keys
 from controlplane.rendering.kubernetes.members import MARK
 from controlplane.rendering.kubernetes.settings import adapter_config
@@ -81,6 +82,22 @@ def test_nodes_are_what_the_api_says_and_what_our_program_wrote(kit: KubernetesK
         own.observe_cluster("clu_other")
     with pytest.raises(Unsupported):
         own.delete_cluster(CLUSTER)
+    own.close()
+
+
+def test_versions_are_what_hosts_and_the_api_say(kit: KubernetesKit, door: Door) -> None:
+    """A kubelet's stands on its Node, an API server's where its host has noted it, on control planes only; then the API is asked, too."""
+    first, second, _ = (f"gpu-{number:05d}" for number in range(3))
+    own = adapter(door)
+    change(kit, first, {"metadata": {"labels": {"node-role.kubernetes.io/control-plane": ""}}})
+    before = own.observe_cluster(CLUSTER)
+    assert (before.version, {one.api_version for one in before.members}) == ("", {""})
+    assert all(one.version and not one.version.startswith("v") for one in before.members)
+    for name in (first, second):
+        change(kit, name, {"metadata": {"annotations": {API_MARK: "1.37.0"}}})
+    seen = own.observe_cluster(CLUSTER)
+    assert {one.ref: one.api_version for one in seen.members} == {first: "1.37.0", second: "", "gpu-00002": ""}
+    assert f"v{seen.version}" == kit.ask("GET", "/version")["gitVersion"]
     own.close()
 
 

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from controlplane.rendering.kubernetes.manifests import manifests
-from controlplane.rendering.kubernetes.plan import KubernetesPlan, Position, Worker
+from controlplane.rendering.kubernetes.plan import Host, KubernetesPlan, Position, Worker
 from controlplane.rendering.kubernetes.roles import control_plane_files
 from tests.factories.kubernetes_plans import HGX, plain
 from tests.kubernetes_kit import UNTIDY, KubernetesKit, kubectl, kubernetes_kit
@@ -47,7 +47,8 @@ class ControlPlane:
                 text = text.replace(folder, f"{self.root}{folder}")
             path.write_text(text, encoding="utf-8")
             path.chmod(file.mode)
-        env = {**os.environ, "PATH": f"{kubectl().parent}:{os.environ['PATH']}", "HOME": str(self.root)}
+        (self.root / "etc/controlplane/kubernetes/joined").touch()
+        env = {**os.environ, "PATH": f"{self.root}/bin:{kubectl().parent}:{os.environ['PATH']}", "HOME": str(self.root)}
         command = [str(self.root / "usr/local/lib/controlplane" / program)]
         return subprocess.run(command, env=env, capture_output=True, text=True, check=False, timeout=120)
 
@@ -157,6 +158,64 @@ def test_a_budget_is_respected_and_the_drain_goes_on_later(host: ControlPlane) -
     host.kit.ask("DELETE", f"{budgets}/kept")
     host.follow(of(worker(0, "leaves")))
     assert host.node(NODES[0])["metadata"]["annotations"][MARK] == "drained"
+
+
+ETCD = """#!/bin/sh
+# etcdctl inside of etcd's pod, which the API of this test does not run; all else is the real kubectl's.
+case "$*" in
+  *" exec "*"etcd-gpu-00000 -- etcdctl "*"member list") cat "$HOME/etcd" ;;
+  *" exec "*"etcd-gpu-00000 -- etcdctl "*"member remove "*)
+    [ ! -e "$HOME/refuses" ] || { echo "re-configuration failed due to not enough started members" >&2; exit 1; }
+    sed -i "/^${*##* },/d" "$HOME/etcd" ;;
+  *) exec KUBECTL "$@" ;;
+esac
+"""
+
+
+def stand_in(host: ControlPlane, name: str, text: str) -> None:
+    """The program is this one."""
+    path = host.root / "bin" / name
+    path.parent.mkdir(exist_ok=True)
+    path.write_text(text, encoding="ascii")
+    path.chmod(0o755)
+
+
+def leading(*standings: str) -> KubernetesPlan:
+    """Three control planes of the four nodes, which become this."""
+    hosts = (Host(NODES[at], f"10.20.0.{at + 2}", what) for at, what in enumerate(standings))  # type: ignore[arg-type]
+    return replace(plain(), control_planes=tuple(hosts), workers=())
+
+
+def test_a_control_plane_leaves_etcd_before_its_node_goes(host: ControlPlane) -> None:
+    """While etcd refuses nothing goes; then the member goes and the Node with it; one whose Node is gone already is not forgotten."""
+    stand_in(host, "kubectl", ETCD.replace("KUBECTL", str(kubectl())))
+    stand_in(host, "hostname", f"#!/bin/sh\necho {NODES[0]}\n")
+    members = [
+        f"{at}a, started, {name}, https://10.20.0.{at + 2}:2380, https://10.20.0.{at + 2}:2379, false\n"
+        for at, name in enumerate(NODES[:3])
+    ]
+    (host.root / "etcd").write_text("".join(members), encoding="ascii")
+    (host.root / "refuses").touch()
+    done = host.run(leading("stays", "gone", "stays"), "follow-members")
+    assert done.returncode == 1
+    assert "not enough started members" in done.stderr
+    assert (host.names(), (host.root / "etcd").read_text("ascii")) == (NODES, "".join(members))
+    (host.root / "refuses").unlink()
+    host.follow(leading("stays", "gone", "stays"))
+    assert host.names() == [NODES[0], NODES[2], NODES[3]]
+    assert (host.root / "etcd").read_text("ascii") == members[0] + members[2]
+    host.kit.ask("DELETE", f"/api/v1/nodes/{NODES[2]}")
+    host.follow(leading("stays", "stays", "gone"))
+    assert (host.root / "etcd").read_text("ascii") == members[0]
+
+
+def test_a_control_plane_that_has_left_does_not_come_back_by_itself(host: ControlPlane) -> None:
+    """It stops what would bring it back, and touches nothing else."""
+    stand_in(host, "hostname", f"#!/bin/sh\necho {NODES[0]}\n")
+    stand_in(host, "systemctl", '#!/bin/sh\necho "$*" >> "$HOME/asked"\n')
+    assert host.run(leading("gone", "stays", "stays"), "follow-members").returncode == 0
+    assert (host.root / "asked").read_text("ascii") == "disable --now --quiet kubelet.service follow-members.timer\n"
+    assert host.names() == NODES
 
 
 def test_an_api_that_does_not_answer_changes_nothing(host: ControlPlane) -> None:

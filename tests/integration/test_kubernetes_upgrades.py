@@ -5,7 +5,7 @@ show before anybody goes on, and what is refused.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import os
 from typing import Any
 
 import pytest
@@ -19,6 +19,7 @@ from controlplane.clusters.schemas import cluster_out
 from controlplane.clusters.states import KubernetesOptions
 from controlplane.clusters.upgrade_schemas import upgrade_plan
 from controlplane.kit.errors import Invalid, NoCapacity, OperationActive
+from controlplane.nodes import service as nodes
 from controlplane.providers.clusters import ClusterView, MemberView
 from controlplane.rendering.kubernetes.laws import serves
 from tests.factories.world import World
@@ -27,6 +28,7 @@ from tests.integration.test_dedicated_kubernetes import OFFER, Api, KubeRack, at
 from tests.integration.test_dedicated_slurm import members
 from tests.integration.test_slurm_upgrades import cluster_of, deployed, ends, operation
 
+SLOW = pytest.mark.skipif(os.environ.get("CONTROLPLANE_SLOW") != "1", reason="slow: runs with CONTROLPLANE_SLOW=1")
 OURS = "/etc/controlplane/kubernetes"
 HOW = {"versions": ["1.36.3", "1.37.0"], "fetch": "bring it", "install": "put it"}
 UPGRADES = {**OFFER, "upgrades": {"kubeadm": HOW, "k3s": HOW}}
@@ -83,9 +85,7 @@ class Cluster(Api):
 
     def _member(self, name: str, role: str, said: dict[str, str]) -> MemberView:
         seen = super()._member(name, role, said)
-        return MemberView(
-            name, seen.state, seen.gpus, version=self.kubelets.get(name, ""), api_version=self.apis.get(name, "")
-        )
+        return MemberView(name, seen.state, seen.gpus, version=self.kubelets.get(name, ""), api_version=self.apis.get(name, ""))
 
 
 class VersionRack(KubeRack):
@@ -137,16 +137,24 @@ def replace(world: World, name: str) -> str:
     return str(world.do(lambda s: replacing.replace_instance(s, who, project, cluster_id, instance, check))[1])
 
 
+def looked(rack: VersionRack) -> None:
+    """The cluster was looked at, several times."""
+    for _ in range(4):
+        rack.world.clock.advance(31)
+        rack.settle(20)
+
+
 def shown(world: World) -> Any:
     """The cluster as its owner sees it."""
     return cluster_out(world.do(lambda s: clusters.get_cluster(s, world.tenant, world.keys.project_id, cluster_of(world))))
 
 
-@pytest.mark.parametrize("distribution", ["kubeadm", "k3s"])
+@pytest.mark.parametrize("distribution", ["kubeadm", pytest.param("k3s", marks=[pytest.mark.slow, SLOW])])
 def test_control_planes_come_first_one_after_another_then_workers(world: World, distribution: str) -> None:
     """API servers before any kubelet, each host emptied before its kubelet, workers in batches; nobody is installed anew; all say it."""
     rack = racked(world, distribution=distribution)
     leads, workers = members(world, "control_plane"), members(world, "worker")
+    says_what_it_would_do(world, distribution)
     begun = upgrade(world, at_once=2)
     assert ends(rack, begun).state == "succeeded"
     rack.settle(20)
@@ -166,6 +174,29 @@ def test_control_planes_come_first_one_after_another_then_workers(world: World, 
     assert rack.api.files[f"{OURS}/versions"] == "* 1.37.0 all\n"
 
 
+def says_what_it_would_do(world: World, distribution: str) -> None:
+    """As the route answers a dry run: the upgrade is begun, told, and taken back."""
+
+    def plan(session: Any) -> Any:
+        with session.begin_nested() as savepoint:
+            wish = upgrading.Wish(version="1.37.0", at_once=2)
+            view, _ = upgrading.upgrade_workers(session, *at(world, cluster_of(world)), wish)
+            told = upgrade_plan(view)
+            savepoint.rollback()
+        return told
+
+    told = world.do(plan)
+    parts = [(one.hosts, one.count, one.at_once, one.emptied) for one in told.parts]
+    leads = {
+        "kubeadm": [("API servers", 3, 1, False), ("kubelets of control planes", 3, 1, True)],
+        "k3s": [("control planes", 3, 1, True)],
+    }
+    assert parts == [*leads[distribution], ("workers", 2, 2, True)]
+    assert (told.version, world.rows("SELECT state FROM clusters")) == ("1.37.0", [("running",)])
+
+
+@pytest.mark.slow
+@SLOW
 def test_who_joins_later_gets_the_clusters_version_and_not_the_offers(world: World) -> None:
     """What is sold changes no cluster; after an upgrade new workers get the upgrade's, by the program of the operator."""
     rack = racked(world, leads=1, workers=1)
@@ -181,6 +212,8 @@ def test_who_joins_later_gets_the_clusters_version_and_not_the_offers(world: Wor
     assert "put it" in rack.api.files["/usr/local/lib/controlplane/follow-version"]
 
 
+@pytest.mark.slow
+@SLOW
 def test_pods_that_a_budget_holds_are_never_cut_off(world: World) -> None:
     """The worker is waited for, then a person is asked; when the budget allows, the upgrade goes on. Stopping lets the worker in again."""
     rack = racked(world, leads=1, workers=1, machines=2)
@@ -215,6 +248,8 @@ def unfinished(world: World, rack: VersionRack) -> None:
     assert rack.api.files[f"{OURS}/versions"] == f"{lead} 1.37.0 all\n* 1.36.2 all\n"
 
 
+@pytest.mark.slow
+@SLOW
 def test_a_control_plane_that_does_not_say_its_version_stops_it(world: World) -> None:
     """The others are left alone; resumed, the same one is looked at again and the rest follows."""
     rack = racked(world)
@@ -230,6 +265,8 @@ def test_a_control_plane_that_does_not_say_its_version_stops_it(world: World) ->
     assert ends(rack, begun).state == "succeeded"
 
 
+@pytest.mark.slow
+@SLOW
 def test_no_control_plane_is_taken_out_while_another_is_not_ready(world: World) -> None:
     """With one of three down nothing is touched; with it back the upgrade goes on by itself."""
     rack = racked(world)
@@ -245,7 +282,7 @@ def test_no_control_plane_is_taken_out_while_another_is_not_ready(world: World) 
 def test_what_kubernetes_refuses_is_refused(world: World) -> None:
     """A skipped minor, an older version, the same one, one that is not sold, words of another product, a second upgrade."""
     racked(world, leads=1, workers=1, machines=2)
-    world.do(lambda s: s.execute(text("UPDATE clusters SET kubernetes = kubernetes || '{\"version\": \"1.35.4\"}'")))
+    world.do(lambda s: s.execute(text('UPDATE clusters SET kubernetes = kubernetes || \'{"version": "1.35.4"}\'')))
     cases: list[tuple[dict[str, Any], str, str]] = [
         ({"version": "1.37.0"}, "kubernetes_upgrade_impossible", r"skips a minor release: 1\.36 comes first.*1\.36\.2, 1\.36\.3"),
         ({"version": "1.34.0"}, "kubernetes_upgrade_impossible", "older"),
@@ -265,33 +302,14 @@ def test_what_kubernetes_refuses_is_refused(world: World) -> None:
         upgrade(world, "1.36.2")
 
 
-def test_a_dry_run_says_who_is_brought_where_in_which_order(world: World) -> None:
-    """As the route does it: the upgrade is begun, told, and taken back."""
-    racked(world)
-
-    def plan(session: Any) -> Any:
-        with session.begin_nested() as savepoint:
-            view, _ = upgrading.upgrade_workers(
-                session, *at(world, cluster_of(world)), upgrading.Wish(version="1.37.0", at_once=2)
-            )
-            told = upgrade_plan(view)
-            savepoint.rollback()
-        return told
-
-    told = world.do(plan)
-    parts = [(one.hosts, one.count, one.at_once, one.emptied) for one in told.parts]
-    assert parts == [("API servers", 3, 1, False), ("kubelets of control planes", 3, 1, True), ("workers", 2, 2, True)]
-    assert told.version == "1.37.0"
-
-
 @pytest.fixture
-def five(world: World) -> Iterator[VersionRack]:
+def five(world: World) -> VersionRack:
     """Three control planes, a worker, and two machines that are free."""
-    yield racked(world, workers=1)
+    return racked(world, workers=1)
 
 
 def test_a_dead_control_plane_leaves_etcd_before_another_comes(world: World, five: VersionRack) -> None:
-    """The first by name is dead: the API is asked at another, its Node goes, then a machine is chosen, joins, and is billed in its place."""
+    """The first by name is dead: the API is asked at another, its Node goes, then a machine is chosen, joins and is billed instead."""
     dead, *well = sorted(members(world, "control_plane"))
     five.api.unready = {dead}
     holds = watched(world, five, dead)
@@ -300,7 +318,7 @@ def test_a_dead_control_plane_leaves_etcd_before_another_comes(world: World, fiv
     assert holds == ["taken out first"]
     after = sorted(members(world, "control_plane"))
     assert (dead in after, set(well) < set(after), len(after)) == (False, True, 3)
-    five.settle(60)
+    five.settle()
     assert [line.split()[0] for line in five.api.files[f"{OURS}/control-planes"].splitlines()] == after
     assert world.rows("SELECT state, reason FROM clusters") == [("running", "All 4 nodes answer.")]
     assert world.rows("SELECT count(*) FROM meter_intervals WHERE upper_inf(during)") == [(4,)]
@@ -324,6 +342,8 @@ def watched(world: World, rack: VersionRack, dead: str) -> list[str]:
     return seen
 
 
+@pytest.mark.slow
+@SLOW
 def test_a_control_plane_is_not_replaced_at_the_price_of_the_quorum(world: World, five: VersionRack) -> None:
     """Another one is sick: refused; it is only not ready: the change fails with words and all stay; no machine free: refused."""
     first, second, _ = sorted(members(world, "control_plane"))
@@ -338,7 +358,7 @@ def test_a_control_plane_is_not_replaced_at_the_price_of_the_quorum(world: World
     seen = ends(five, begun)
     assert (seen.state, seen.error["code"]) == ("failed", "quorum_at_risk")
     five.api.unready = set()
-    five.settle(60)
+    looked(five)
     assert set(five.api.standing().values()) == {"stays"}
     assert (world.rows("SELECT state FROM clusters"), len(members(world, "control_plane"))) == ([("running",)], 3)
     world.do(lambda s: scaling.change_cluster(s, *at(world, cluster_of(world)), counts={"workers": 3}))
@@ -347,29 +367,35 @@ def test_a_control_plane_is_not_replaced_at_the_price_of_the_quorum(world: World
         replace(world, first)
 
 
+@pytest.mark.slow
+@SLOW
 def test_a_sick_control_plane_is_replaced_by_itself_or_told_of(world: World, five: VersionRack) -> None:
-    """One of three: replaced like a worker, when its machine was sick for long enough. Two of three: shown in words, and nothing is done."""
+    """One of three: replaced like a worker, when its machine was sick for long enough. Two of three: shown in words, and left."""
     first, second, _ = members(world, "control_plane")
 
-    def fall_sick(*names: str) -> None:
-        ids = [one.replace("-", "_") for one in names]
-        query = """
-            UPDATE nodes SET health = 'drain', health_since = cp_clock() - interval '2 days'
-            WHERE id IN (SELECT node_id FROM allocations WHERE instance_id = ANY(:ids))"""
-        world.do(lambda s: s.execute(text(query), {"ids": ids}))
+    def say(name: str, health: Any) -> None:
+        """Its machine's own monitoring does."""
+        query = text("SELECT node_id FROM allocations WHERE instance_id = :id")
+        instance = {"id": name.replace("-", "_")}
+        world.do(
+            lambda s: nodes.report(s, [nodes.Report(s.execute(query, instance).scalar_one(), "bmc", "fan", health, "A word.")])
+        )
 
-    fall_sick(first, second)
+    say(first, "drain")
+    say(second, "drain")
+    world.clock.advance(nodes.SETTLED_S + 1)
     assert world.do(replacing.replace_sick) == 0
-    five.settle(60)
+    looked(five)
     assert "quorum_at_risk" in {one.code for one in shown(world).status.issues}
-    heal = "UPDATE nodes SET health = 'ok' WHERE id = (SELECT node_id FROM allocations WHERE instance_id = :id)"
-    world.do(lambda s: s.execute(text(heal), {"id": second.replace("-", "_")}))
+    say(second, "ok")
     assert world.do(replacing.replace_sick) == 1
     five.settle()
     assert first not in members(world, "control_plane")
     assert world.rows("SELECT state FROM clusters") == [("running",)]
 
 
+@pytest.mark.slow
+@SLOW
 def test_an_upgrade_that_is_not_complete_comes_before_a_new_control_plane(world: World, five: VersionRack) -> None:
     """A control plane joins with what the cluster has; while it has two versions there is no such thing."""
     five.api.busy = set(members(world, "worker"))
