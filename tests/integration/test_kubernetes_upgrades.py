@@ -22,6 +22,7 @@ from controlplane.kit.errors import Invalid, NoCapacity, OperationActive
 from controlplane.nodes import service as nodes
 from controlplane.providers.clusters import ClusterView, MemberView
 from controlplane.rendering.kubernetes.laws import serves
+from tests.factories.serving import serving
 from tests.factories.world import World
 from tests.integration.test_bare_nodes import only_bare
 from tests.integration.test_dedicated_kubernetes import OFFER, Api, KubeRack, at, order, wanted
@@ -174,6 +175,17 @@ def test_control_planes_come_first_one_after_another_then_workers(world: World, 
     assert rack.api.files[f"{OURS}/versions"] == "* 1.37.0 all\n"
 
 
+def asked_over_http(world: World) -> None:
+    """A dry run is answered with its parts and changes nothing; a refusal names the field."""
+    path = f"/v1/projects/{world.keys.project_id}/clusters/{cluster_of(world)}/actions/upgrade"
+    with serving(world.database) as served, served.client(world.keys.tenant_key) as client:
+        dry = client.post(path, params={"dry_run": True}, json={"version": "1.36.2"}, headers={"If-Match": "*"})
+        assert (dry.status_code, dry.json()["version"]) == (200, "1.36.2"), dry.text
+        assert [one["hosts"] for one in dry.json()["parts"]] == ["API servers", "kubelets of control planes", "workers"]
+        refused = client.post(path, json={"version": "1.37.0"}, headers={"If-Match": "*"})
+        assert (refused.status_code, refused.json()["errors"][0]["field"]) == (422, "body.version")
+
+
 def says_what_it_would_do(world: World, distribution: str) -> None:
     """As the route answers a dry run: the upgrade is begun, told, and taken back."""
 
@@ -296,6 +308,7 @@ def test_what_kubernetes_refuses_is_refused(world: World) -> None:
         with pytest.raises(Invalid, match=words) as refused:
             upgrade(world, **wish)
         assert [one.code for one in refused.value.errors] == [code]
+    asked_over_http(world)
     assert world.rows("SELECT state, upgrade FROM clusters") == [("running", None)]
     upgrade(world, "1.36.2")
     with pytest.raises(OperationActive):
