@@ -108,7 +108,7 @@ def _of_services() -> dict[str, Any]:
 
 def _objects() -> dict[str, Any]:
     parts = [walls.namespace(NAMES, SPEC, CONFIG), *walls.walls(NAMES, SPEC, CONFIG)]
-    parts += walls.queue(NAMES, SPEC, CONFIG, KUEUE, {"cpu": "384", "nvidia.com/gpu": "16"})
+    parts += walls.queue(NAMES, CLUSTER_ID, CONFIG, KUEUE, {"cpu": "384", "nvidia.com/gpu": "16"})
     made = {f"{one.body['kind']}-{one.body['metadata']['name']}".lower(): one.body for one in parts}
     made["job-gang"] = manifests.job(NAMES, JOB, CONFIG, KUEUE)
     alone = JobSpec(

@@ -57,6 +57,9 @@ def apply(session: Session, results: Sequence[Result]) -> None:
             nodes.give_back(session, facts.release, reason=facts.release_reason)
     said = [found for one in results if isinstance(one.outcome.facts, ClusterFacts) for found in one.outcome.facts.health]
     nodes.report(session, [nodes.Report(node_id, "scheduler", "node_state", health, words) for node_id, health, words in said])
+    for one in results:
+        if isinstance(one.outcome.facts, ClusterFacts) and one.outcome.facts.job_features is not None:
+            nodes.note_features(session, one.claim.id, one.outcome.facts.job_features)
     _note_running(session, results)
     over = [one for one in results if isinstance(one.outcome, Gone) or _target(one) == "failed"]
     for one in over:

@@ -282,6 +282,8 @@ class ClusterFacts:
     """Whether the operation ends as its owner wished: cancelled."""
     health: tuple[tuple[str, str, str], ...] = ()
     """What the scheduler shows of members: (node id, class, words)."""
+    job_features: tuple[str, ...] | None = None
+    """What jobs may ask for from now on, where the cluster's own API tells; None: as before."""
 
 
 HOME_READY = frozenset({"running", "degraded", "updating", "upgrading"})
@@ -322,11 +324,11 @@ class Home:
     """Whether it is a Slurm or a Kubernetes of its owner's own."""
 
     @property
-    def is_own_kubernetes(self) -> bool:
+    def sends_output(self) -> bool:
         """
-        Whether it is a Kubernetes in which its owner rules, so that nothing of ours runs in it.
+        Whether its nodes send by themselves what jobs print; else its provider is asked for it.
         """
-        return self.dedicated and self.kind == KUBERNETES
+        return self.dedicated and self.kind != KUBERNETES
 
 
 @dataclass(frozen=True, slots=True)

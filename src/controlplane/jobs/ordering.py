@@ -53,11 +53,6 @@ def check_home(home: Home, order: JobOrder) -> None:
             f"{home.cluster_id} is a {home.kind} cluster; jobs run on clusters of the kind {kinds}.",
             hint=f"Order a cluster of the kind {kinds}, or start the work on this one yourself with its credentials.",
         )
-    if home.is_own_kubernetes:
-        raise ClusterRunsNoJobs(
-            f"{home.cluster_id} is a Kubernetes of your own; jobs of this API run on shared ones and on Slurm.",
-            hint="Get a kubeconfig (POST …/kubeconfigs) and start the work with kubectl.",
-        )
     if home.state in HOME_LOST:
         raise ClusterNotUsable(
             f"{home.cluster_id} is {home.state}; name a cluster that runs or is being made.", cluster_state=home.state

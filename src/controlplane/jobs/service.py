@@ -25,6 +25,7 @@ from controlplane.jobs.states import (
     HELD,
     IDLED,
     JOB_STATES,
+    REMOVED,
     GivenSecret,
     JobFacts,
     JobFilter,
@@ -351,7 +352,9 @@ def _snapshot(claim: Claim, home: Home | None, state_age_s: float) -> JobSnapsho
         idled=any(one["code"] == IDLED for one in row["issues"]),
         hopeless=hopeless_of(row["issues"]),
         resume_step=(row["last_checkpoint"] or {}).get("step"),
-        sent=home is not None and home.dedicated,
+        sent=home is not None and home.sends_output,
+        ruled=home is not None and home.dedicated,
+        removed=any(one["code"] == REMOVED for one in row["issues"]),
         log_closed=row["log_closed"],
         cluster_kind="" if home is None else home.kind,
     )

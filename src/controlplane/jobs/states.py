@@ -154,6 +154,9 @@ IDLE_PERCENT = 1.0
 """A GPU that was never used more than this does nothing."""
 IDLED = "idle_stopped"
 """The issue of an attempt that is, or was, stopped because its GPUs are idle."""
+REMOVED = "removed_in_cluster"
+"""The issue of an attempt that somebody took away where its cluster's owner rules."""
+REMOVED_WORDS = "Its cluster does not have it any more: somebody removed it there, so nobody can say how it ended."
 
 
 def folded(tasks: Mapping[str, int]) -> str:
@@ -407,6 +410,10 @@ class JobSnapshot:
     """The step of the last good checkpoint; None where there is none."""
     sent: bool = False
     """Whether its nodes send its output themselves, so that none is read at the scheduler."""
+    ruled: bool = False
+    """Whether its cluster is its owner's own, who may remove there what is ours."""
+    removed: bool = False
+    """Whether the present attempt was removed so."""
     log_closed: bool = False
     """Whether they have said that nothing follows."""
     cluster_kind: str = ""

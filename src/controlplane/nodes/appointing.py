@@ -5,7 +5,8 @@ Schedulers that belong to one cluster: registered when it is ordered, told their
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from sqlalchemy import select, update
+from sqlalchemy import cast, func, select, update
+from sqlalchemy.dialects.postgresql import JSONB
 from sqlalchemy.orm import Session
 
 from controlplane.kit.clock import CpClock
@@ -47,6 +48,15 @@ def direct(session: Session, provider_id: str, config: Mapping[str, Any]) -> Non
         row.version += 1
         row.updated_at = session.execute(select(CpClock())).scalar_one()
         session.flush()
+
+
+def note_features(session: Session, cluster_id: str, features: Sequence[str]) -> None:
+    """
+    What jobs may ask of the cluster's own scheduler is known.
+    """
+    said = ProviderRow.capabilities.op("||")(func.jsonb_build_object("job_features", cast(list(features), JSONB)))
+    statement = update(ProviderRow).where(ProviderRow.cluster_id == cluster_id, ProviderRow.state != "deleted")
+    session.execute(statement.values(capabilities=said))
 
 
 def dismiss(session: Session, cluster_ids: Sequence[str]) -> None:

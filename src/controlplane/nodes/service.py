@@ -30,7 +30,7 @@ from controlplane.nodes.allocating import (
     mark_leaving,
     transfer_charge,
 )
-from controlplane.nodes.appointing import appoint, direct, dismiss
+from controlplane.nodes.appointing import appoint, direct, dismiss, note_features
 from controlplane.nodes.driving import FREE_AGAIN, apply, begin_task
 from controlplane.nodes.errors import WrongState
 from controlplane.nodes.lending import Candidate, Lent, Place, candidates, lend, lent_to, recall, take_back
@@ -117,6 +117,7 @@ __all__ = [
     "list_tickets",
     "mark_delivered",
     "mark_leaving",
+    "note_features",
     "put_sick_aside",
     "read_fleet",
     "read_pools",

@@ -154,6 +154,8 @@ class ClusterView:
     """Acceptance facts that the peer knows (every node answers, GPU count); see `Check`."""
     version: str = ""
     """The peer's own, for example `23.11.4`; empty: it was not asked."""
+    job_features: tuple[JobFeature, ...] | None = None
+    """What jobs may ask of it, of a peer that is this one cluster; None: its capabilities tell."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -26,7 +26,7 @@ def verify(cluster: ClusterSnapshot, tools: Toolbox) -> Outcome:
         return Wait(
             "; ".join(f"{one['name']}: {one['detail']}" for one in failed), POLL_S, facts=ClusterFacts(checks=tuple(checks))
         )
-    facts = ClusterFacts(usable_at=usable_since(members, view), checks=tuple(checks))
+    facts = ClusterFacts(usable_at=usable_since(members, view), checks=tuple(checks), job_features=new_features(cluster, view))
     return Advance("running", f"All {len(members)} nodes answer.", facts=facts)
 
 
@@ -48,6 +48,14 @@ def acceptance(members: list[MemberSnapshot], view: ClusterView) -> list[dict[st
     if not any(one["name"].startswith("fabric") for one in checks):
         checks.append({"name": "fabric_bandwidth", "result": "not_measured", "detail": ""})
     return checks
+
+
+def new_features(cluster: ClusterSnapshot, view: ClusterView) -> tuple[str, ...] | None:
+    """
+    What jobs may ask of a peer that is this one cluster, where it is not what is known; else None.
+    """
+    known = None if cluster.provider is None else cluster.provider.job_features
+    return None if view.job_features == known else view.job_features
 
 
 def usable_since(members: list[MemberSnapshot], view: ClusterView) -> dict[str, datetime | None]:

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 from controlplane.clusters.states import HOME_LOST
 from controlplane.jobs.hopeless import HOPELESS
-from controlplane.jobs.states import RESTARTS_BY_ITSELF, JobFacts, JobSnapshot, restart_in_s
+from controlplane.jobs.states import REMOVED_WORDS, RESTARTS_BY_ITSELF, JobFacts, JobSnapshot, restart_in_s
 from controlplane.jobs.steps.idling import idle_words
 from controlplane.jobs.steps.watching import Reading, failure_words
 from controlplane.kit.outcome import Advance, Outcome, Wait
@@ -79,6 +79,7 @@ def _finish(job: JobSnapshot, facts: JobFacts | None = None) -> Advance:
         return Advance("cancelled", _why_stopped(job), facts)
     vain = job.hopeless and job.exit_code is None
     words = HOPELESS[job.hopeless].words if vain else failure_words(job.failure_class, job.exit_code)
+    words = REMOVED_WORDS if job.removed else words
     by_itself = job.failure_class in RESTARTS_BY_ITSELF and job.cluster_state not in HOME_LOST
     if by_itself and (job.cancel or job.idled):
         return Advance("cancelled", f"{words} It was to be cancelled, so it is not started again.", facts)

@@ -4,7 +4,7 @@ Looking for a job that its scheduler did not know.
 
 from controlplane.clusters.states import HOME_LOST
 from controlplane.jobs.hopeless import HOPELESS
-from controlplane.jobs.states import ABSENCE_GAP_S, JobFacts, JobSnapshot
+from controlplane.jobs.states import ABSENCE_GAP_S, REMOVED, REMOVED_WORDS, JobFacts, JobSnapshot
 from controlplane.jobs.steps.watching import conclude, ended, facts_of, failure_words, find, patient
 from controlplane.kit.outcome import Advance, Outcome, Wait
 from controlplane.providers.errors import NotFound
@@ -39,5 +39,8 @@ def _absent(job: JobSnapshot) -> Outcome:
         return Advance("completing", "It went with its cluster.", JobFacts(verdict="cancelled", issue=gone))
     vain = HOPELESS[job.hopeless].failure_class if job.hopeless else ""
     failure_class = vain or job.failure_class or "unknown"
+    if job.ruled and failure_class == "unknown":
+        facts = JobFacts(verdict="failed", failure_class=failure_class, issue=(REMOVED, REMOVED_WORDS))
+        return Advance("completing", REMOVED_WORDS, facts)
     facts = JobFacts(verdict="failed", failure_class=failure_class)
     return Advance("completing", failure_words(failure_class, None), facts)

@@ -9,8 +9,12 @@ from typing import Any
 from controlplane.rendering.kubernetes.checking import check_plan
 from controlplane.rendering.kubernetes.credentials import DRIVERS, OWNERS
 from controlplane.rendering.kubernetes.inplace import MARK as API_MARK
+from controlplane.rendering.kubernetes.manifests import NVIDIA
 from controlplane.rendering.kubernetes.members import MARK
 from controlplane.rendering.kubernetes.plan import API_PORT, KubernetesPlan
+
+JOB_IMAGE = "docker.io/library/debian:bookworm-slim"
+"""What jobs run in that name no image."""
 
 
 def adapter_config(plan: KubernetesPlan, cluster_id: str, tenant_id: str) -> dict[str, Any]:
@@ -29,4 +33,9 @@ def adapter_config(plan: KubernetesPlan, cluster_id: str, tenant_id: str) -> dic
         "mark": MARK,
         "api_mark": API_MARK,
     }
-    return {"url": f"https://{lead.address}:{API_PORT}", "dedicated": own}
+    made: dict[str, Any] = {"url": f"https://{lead.address}:{API_PORT}", "dedicated": own}
+    if plan.has_gpus:
+        made["gpu_runtime_class"] = NVIDIA
+    if plan.registry:
+        made["image"] = plan.image(JOB_IMAGE)
+    return made

@@ -7,10 +7,12 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from datetime import datetime
 
+from controlplane.providers.adapters.kubernetes.abilities import NO_GANGS, features, of_own, version_words
 from controlplane.providers.adapters.kubernetes.access import Access, access
 from controlplane.providers.adapters.kubernetes.client import Kube
 from controlplane.providers.adapters.kubernetes.config import KubernetesConfig
 from controlplane.providers.adapters.kubernetes.gauges import Gauges
+from controlplane.providers.adapters.kubernetes.ground import OwnGround
 from controlplane.providers.adapters.kubernetes.jobs import Jobs
 from controlplane.providers.adapters.kubernetes.names import Names
 from controlplane.providers.adapters.kubernetes.nodes import Nodes
@@ -24,7 +26,6 @@ from controlplane.providers.clusters import (
     ClusterList,
     ClusterSpec,
     ClusterView,
-    JobFeature,
     JobSpec,
     JobView,
     OutputChunk,
@@ -39,11 +40,6 @@ from controlplane.providers.tracking import GpuUse
 
 MIB = 1024 * 1024
 MAX_NOTE = 1000
-EXTRAS = {"jobset.x-k8s.io": "jobset", "leaderworkerset.x-k8s.io": "leaderworkerset", "resource.k8s.io": "dra"}
-"""API groups that later parts of this adapter can use."""
-ALWAYS: tuple[JobFeature, ...] = ("image", "launch_torchrun", "secret_env", "secret_files")
-QUEUED: tuple[JobFeature, ...] = ("gangs", "priority")
-"""What jobs may ask for where Kueue is."""
 
 
 def build(given: AdapterInput) -> KubernetesAdapter:
@@ -62,8 +58,10 @@ def build(given: AdapterInput) -> KubernetesAdapter:
         max_body_bytes=config.max_body_mib * MIB,
         page_size=config.page_size,
     )
-    own = None if config.dedicated is None else Own(kube, config, given.secrets, given.now)
-    return KubernetesAdapter(config, kube, names, way, given.now, own)
+    if config.dedicated is None:
+        return KubernetesAdapter(config, kube, names, way, given.now)
+    ground = OwnGround(kube, names, config)
+    return KubernetesAdapter(config, kube, names, way, given.now, Own(kube, config, given.secrets, given.now, ground), ground)
 
 
 class KubernetesAdapter:
@@ -80,17 +78,19 @@ class KubernetesAdapter:
         way: Access,
         now: Callable[[], datetime],
         own: Own | None = None,
+        ground: OwnGround | None = None,
     ) -> None:
         self._config = config
         self._kube = kube
         self._rights = Rights(kube)
         self._shared = Shared(kube, names, config, now)
         self._clusters: Shared | Own = own or self._shared
-        self._jobs = Jobs(kube, names, config, self._shared, now)
+        self._ground: Shared | OwnGround = ground or self._shared
+        self._jobs = Jobs(kube, names, config, self._ground, now)
         self._nodes = Nodes(kube, names, config, self._shared.pool, now)
         self._gauges = Gauges(names, config)
         self._tokens: Tokens | Own = own or Tokens(kube, names, config, way, self._shared)
-        self._services = Services(kube, names, config, self._shared)
+        self._services = Services(kube, names, config, self._ground)
 
     def close(self) -> None:
         """
@@ -107,16 +107,18 @@ class KubernetesAdapter:
         with one_call():
             version = str(self._kube.get("/version").get("gitVersion", "unknown"))
             groups = {str(one.get("name")) for one in self._kube.get("/apis").get("groups") or []}
-            kueue = self._shared.kueue()
+            kueue = self._ground.kueue()
+            told = version_words(version, kueue, groups)
+            if self._config.dedicated is not None:
+                return of_own(told, kueue, self._config)
             nodes = self._kube.list_all("/api/v1/nodes")
             claims = self._config.gpus_by == "dra"
             gaps = self._rights.missing(queues=kueue is not None, groups=groups, volumes=bool(self._config.volumes), claims=claims)
             unclaimed = claims and not self._shared.pool.devices.api()
             counts = [] if unclaimed else [self._shared.pool.gpus(one) or 0 for one in nodes]
-        extras = [name for group, name in EXTRAS.items() if group in groups]
         notes = [_inventory(counts, len(nodes)), "network policies hold only where the cluster's network enforces them"]
         if kueue is None:
-            notes.append("no Kueue: jobs of more than one node are refused")
+            notes.append(NO_GANGS)
         if unclaimed:
             notes.append(
                 "nothing is ordered here, for GPUs are to be claimed and the server has no resource.k8s.io that we can write"
@@ -124,7 +126,7 @@ class KubernetesAdapter:
         if gaps:
             notes.append(f"nothing is ordered here, for the credential may not: {', '.join(gaps)}"[:MAX_NOTE])
         return Capabilities(
-            version=", ".join([f"kubernetes {version}", *([kueue.api.replace("/", " ")] if kueue else []), *extras]),
+            version=told,
             products=() if gaps or unclaimed else ("kubernetes",),
             job_output=True,
             drain=True,
@@ -132,8 +134,7 @@ class KubernetesAdapter:
             scrub=True,
             max_nodes_per_job=None if kueue else 1,
             notes=tuple(notes),
-            # without Kueue a priority would be one over all that runs on the server, so it is not offered
-            job_features=self._features(queues=kueue is not None),
+            job_features=features(self._config, queues=kueue is not None),
             volumes=tuple(self._config.volumes),
         )
 
@@ -332,13 +333,6 @@ class KubernetesAdapter:
         """
         with one_call():
             return self._services.read(cluster_id, service_id, name, limit=limit)
-
-    def _features(self, *, queues: bool) -> tuple[JobFeature, ...]:
-        mounts: tuple[JobFeature, ...] = ("mounts",) if self._config.volumes else ()
-        kinds: tuple[JobFeature, ...] = ("gpu_attributes",) if self._config.gpus_by == "dra" else ()
-        kinds += ("gpu_nvlink",) if kinds and self._config.nvlink_attribute else ()
-        kinds += ("idle_stop",) if self._config.metrics_url else ()
-        return (*(QUEUED if queues else ()), *ALWAYS, *mounts, *kinds)
 
 
 def _inventory(counts: Sequence[int], nodes: int) -> str:

@@ -112,6 +112,8 @@ class KubernetesConfig(BaseModel):
     """Where pods may connect besides their own namespace and name servers, for example the network of your object store."""
     gpu_resource: LabelKey = "nvidia.com/gpu"
     """The extended resource that is a GPU."""
+    gpu_runtime_class: str = Field(default="", max_length=253, pattern=r"^([a-z0-9]([-a-z0-9.]*[a-z0-9])?)?$")
+    """The RuntimeClass that pods with GPUs name; empty: none, for the nodes' default one gives them GPUs."""
     gpus_by: Literal["device_plugin", "dra"] = "device_plugin"
     """Who gives GPUs to pods on all nodes: a device plugin, which counts them, or a DRA driver, which is asked by attribute. Never both."""
     dra_class: str = Field(default="gpu.nvidia.com", max_length=63, pattern=r"^[a-z0-9]([-a-z0-9.]*[a-z0-9])?$")

@@ -11,7 +11,7 @@ from datetime import datetime
 from typing import Any
 
 from controlplane.providers.adapters.kubernetes.manifests import CONTAINER, DISRUPTED
-from controlplane.providers.adapters.kubernetes.names import CANCELLED, QUEUE, TOKEN
+from controlplane.providers.adapters.kubernetes.names import CANCELLED, CLUSTER, QUEUE, TOKEN
 from controlplane.providers.adapters.kubernetes.pool import ended, instant
 from controlplane.providers.clusters import FailureClass, JobPhase, JobView
 
@@ -168,7 +168,7 @@ def _fits_nowhere(pod: Json, why: str) -> bool:
     taint, so where no node lacks room and none is out of service, those of the cluster differ by the label alone.
     """
     spec = pod["spec"]
-    by_model = len(spec.get("nodeSelector") or {}) > 1 and "nodeAffinity" not in (spec.get("affinity") or {})
+    by_model = bool((spec.get("nodeSelector") or {}).keys() - {CLUSTER}) and "nodeAffinity" not in (spec.get("affinity") or {})
     return (
         by_model and _OF_ANOTHER_KIND in why and not any(word in why for word in ("Insufficient", "unschedulable", "anti-affinity"))
     )

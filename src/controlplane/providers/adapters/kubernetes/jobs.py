@@ -11,6 +11,7 @@ from typing import Any
 from controlplane.providers.adapters.kubernetes.client import Conflict, Exists, Kube
 from controlplane.providers.adapters.kubernetes.config import KubernetesConfig
 from controlplane.providers.adapters.kubernetes.folding import accounted, index, over, view
+from controlplane.providers.adapters.kubernetes.ground import Ground
 from controlplane.providers.adapters.kubernetes.manifests import (
     CONTAINER,
     claim,
@@ -21,9 +22,8 @@ from controlplane.providers.adapters.kubernetes.manifests import (
     refuse_unsendable,
     secret,
 )
-from controlplane.providers.adapters.kubernetes.names import CANCELLED, TENANT, TOKEN, Names, core, grouped, job_name
+from controlplane.providers.adapters.kubernetes.names import CANCELLED, TOKEN, Names, core, grouped, job_name
 from controlplane.providers.adapters.kubernetes.pool import ended
-from controlplane.providers.adapters.kubernetes.shared import Shared
 from controlplane.providers.adapters.kubernetes.tracker import Tracker
 from controlplane.providers.adapters.kubernetes.walls import rank
 from controlplane.providers.clusters import JobSpec, JobView, OutputChunk
@@ -43,11 +43,11 @@ class Jobs:
     The SupportsJobs and SupportsOutput ports.
     """
 
-    def __init__(self, kube: Kube, names: Names, config: KubernetesConfig, shared: Shared, now: Callable[[], datetime]) -> None:
+    def __init__(self, kube: Kube, names: Names, config: KubernetesConfig, ground: Ground, now: Callable[[], datetime]) -> None:
         self._kube = kube
         self._names = names
         self._config = config
-        self._shared = shared
+        self._ground = ground
         self._now = now
         self._tracker = Tracker(kube, names, lasts_s=config.watch_s)
 
@@ -62,7 +62,7 @@ class Jobs:
         See `SupportsJobs.submit`. The Job comes first: its Secret belongs to it, and a pod waits for its Secret.
         """
         refuse_unsendable(spec, self._config)
-        self._refuse_foreign(spec)
+        self._ground.check(spec.cluster_id, spec.tenant_id)
         found = self._find(spec.cluster_id, spec.token)
         if found is None:
             self._refuse_impossible(spec)
@@ -172,13 +172,13 @@ class Jobs:
         The server has what the pods' claims are made from, where they get their GPUs so.
         """
         if claims_gpus(spec, self._config):
-            api = self._shared.pool.devices.must_api()
+            api = self._ground.pool.devices.must_api()
             path = grouped(api, "resourceclaimtemplates", job_name(spec.token), namespace=self._names.namespace(spec.cluster_id))
             self._kube.apply(path, claims(self._names, spec, self._config, api, uid))
 
     def _create(self, spec: JobSpec) -> Json:
         self._put_claims(spec)
-        kueue = self._shared.kueue()
+        kueue = self._ground.kueue()
         body = job(self._names, spec, self._config, kueue)
         if kueue is not None and spec.priority != "normal":
             known = rank(self._names, spec.priority, kueue)
@@ -256,7 +256,7 @@ class Jobs:
         """
         Kueue will not start the Job again: it resumes a suspended Job that it has admitted.
         """
-        kueue = self._shared.kueue()
+        kueue = self._ground.kueue()
         if kueue is None:
             return
         path = grouped(kueue.api, "workloads", namespace=self._names.namespace(cluster_id))
@@ -264,24 +264,19 @@ class Jobs:
             if (one.get("spec") or {}).get("active") is not False:
                 self._kube.patch(f"{path}/{one['metadata']['name']}", {"spec": {"active": False}})
 
-    def _refuse_foreign(self, spec: JobSpec) -> None:
-        notes = self._shared.space(spec.cluster_id)["metadata"].get("annotations") or {}
-        if notes.get(TENANT) != spec.tenant_id:
-            raise Refused(f"{spec.tenant_id} is not the tenant of {spec.cluster_id}", code="provider_wrong_user")
-
     def _refuse_impossible(self, spec: JobSpec) -> None:
-        if spec.priority != "normal" and self._shared.kueue() is None:
+        if spec.priority != "normal" and self._ground.kueue() is None:
             raise Unsupported("without Kueue there is no queue to stand first in", code="job_feature_unsupported")
-        if spec.nodes > 1 and self._shared.kueue() is None:
+        if spec.nodes > 1 and self._ground.kueue() is None:
             raise Refused(
                 "a job of several nodes needs a scheduler that starts all of its pods or none: install Kueue, or ask for one node",
                 code="job_gang_unsupported",
             )
-        if spec.exclude or self._room(spec, self._shared.nodes_lately(spec.cluster_id)) < spec.nodes:
+        if spec.exclude or self._room(spec, self._ground.nodes_lately(spec.cluster_id)) < spec.nodes:
             self._refuse_small(spec)
 
     def _refuse_small(self, spec: JobSpec) -> None:
-        nodes = self._shared.nodes_now(spec.cluster_id)
+        nodes = self._ground.nodes_now(spec.cluster_id)
         room = self._room(spec, nodes)
         if spec.gpu is not None and nodes and not any(self._like(spec, one) for one in nodes):
             raise Refused(f"no GPU of {spec.cluster_id} is like {spec.gpu}", code="job_gpu_unknown")
@@ -297,7 +292,7 @@ class Jobs:
     def _like(self, spec: JobSpec, node: Json) -> int:
         if not spec.gpus_per_node:
             return 0
-        return self._shared.pool.gpus_like(node, spec.gpu, spec.gpu_model)
+        return self._ground.pool.gpus_like(node, spec.gpu, spec.gpu_model)
 
 
 def _in_turn(pod: Json) -> tuple[int, str]:

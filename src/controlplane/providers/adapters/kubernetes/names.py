@@ -46,6 +46,8 @@ TURN = f"{DOMAIN}/turn"
 QUEUE = "kueue.x-k8s.io/queue-name"
 PRIORITY = "kueue.x-k8s.io/priority-class"
 HOSTNAME = "kubernetes.io/hostname"
+LEADS = "node-role.kubernetes.io/control-plane"
+"""Label of control planes."""
 
 _ID = re.compile(r"[a-z0-9]([a-z0-9_-]{0,44}[a-z0-9])?")
 _NODE = re.compile(r"[a-z0-9]([-a-z0-9.]{0,251}[a-z0-9])?")

@@ -11,9 +11,12 @@ from datetime import datetime, timedelta
 from typing import Any
 
 from controlplane.kit.certificates import sign_client
+from controlplane.providers.adapters.kubernetes.abilities import features
 from controlplane.providers.adapters.kubernetes.access import Access
 from controlplane.providers.adapters.kubernetes.client import Kube
 from controlplane.providers.adapters.kubernetes.config import KubernetesConfig, OwnConfig
+from controlplane.providers.adapters.kubernetes.ground import OwnGround
+from controlplane.providers.adapters.kubernetes.names import LEADS
 from controlplane.providers.adapters.kubernetes.pool import gpus_of, ready_condition
 from controlplane.providers.adapters.kubernetes.tokens import kubeconfig_text
 from controlplane.providers.clusters import ClusterList, ClusterSpec, ClusterView, MemberState, MemberView
@@ -25,7 +28,6 @@ Json = dict[str, Any]
 DRIVER_FOR = timedelta(days=365)
 """Our own certificate lives as long as a process that holds it may; each start makes a new one."""
 CERTIFICATE, KEY = "cluster_certificate", "cluster_key"
-LEADS = "node-role.kubernetes.io/control-plane"
 MARKED: Mapping[str, MemberState] = {"asked": "draining", "drained": "drained"}
 """What the program on the control planes writes on nodes that leave."""
 
@@ -52,8 +54,11 @@ class Own:
     The ports Clusters and SupportsKubeconfigs on a whole Kubernetes.
     """
 
-    def __init__(self, kube: Kube, config: KubernetesConfig, secrets: Mapping[str, str], now: Callable[[], datetime]) -> None:
+    def __init__(
+        self, kube: Kube, config: KubernetesConfig, secrets: Mapping[str, str], now: Callable[[], datetime], ground: OwnGround
+    ) -> None:
         self._kube = kube
+        self._ground = ground
         self._config = config
         self._own = _own(config)
         self._authority = secrets[CERTIFICATE], secrets[KEY]
@@ -73,7 +78,9 @@ class Own:
         cluster that was upgraded is asked for its version, too.
         """
         self._check(cluster_id)
-        members = tuple(self._member(one) for one in self._kube.list_all("/api/v1/nodes"))
+        nodes = self._kube.list_all("/api/v1/nodes")
+        self._ground.follow(nodes)
+        members = tuple(self._member(one) for one in nodes)
         up = sum(one.state == "up" for one in members)
         told: CheckResult = "passed" if members and up == len(members) else "failed"
         return ClusterView(
@@ -84,6 +91,7 @@ class Own:
                 Check("fabric_bandwidth", "not_measured", "Kubernetes does not measure the fabric"),
             ),
             version=_plain(self._kube.get("/version").get("gitVersion", "")) if any(one.api_version for one in members) else "",
+            job_features=features(self._config, queues=self._ground.kueue() is not None),
         )
 
     def delete(self, cluster_id: str) -> None:

@@ -55,13 +55,17 @@ def secret_files(secret: str, keys: Mapping[str, str]) -> Json:
 
 def fence(config: KubernetesConfig, cluster_id: str, gpu_model: str, gpus: int, *, unknown_model: str) -> Json:
     """
-    The fields of a pod that keep it in its place. Raises Refused, with the code `unknown_model`, for a model that no label stands for.
+    The fields of a pod that keep it in its place; a whole Kubernetes of one tenant's has no other place. Raises Refused, with the code
+    `unknown_model`, for a model that no label stands for.
     """
+    shared = config.dedicated is None
+    place = {CLUSTER: cluster_id} if shared else {}
     return {
         "automountServiceAccountToken": False,
         "enableServiceLinks": False,
-        "nodeSelector": {CLUSTER: cluster_id} | _model(config, gpu_model, gpus, unknown_model),
-        "tolerations": [toleration(cluster_id)],
+        "nodeSelector": place | _model(config, gpu_model, gpus, unknown_model),
+        "tolerations": [toleration(cluster_id)] if shared else [],
+        **({"runtimeClassName": config.gpu_runtime_class} if gpus and config.gpu_runtime_class else {}),
         "securityContext": {
             "runAsNonRoot": True,
             "runAsUser": config.run_as_user,

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 from datetime import UTC, datetime
+from decimal import Decimal
 from typing import Any
 
 from controlplane.providers.adapters.kubernetes.client import FIELD_MANAGER, Conflict, Kube
@@ -26,6 +27,7 @@ from controlplane.providers.adapters.kubernetes.names import (
     Names,
     node_path,
 )
+from controlplane.providers.adapters.kubernetes.quantities import amount
 from controlplane.providers.clusters import Member, MemberState, MemberView
 from controlplane.providers.errors import Busy, NotFound, Refused
 from controlplane.providers.gpus import GpuKind
@@ -72,6 +74,19 @@ class Pool:
         if self._config.gpus_by != "dra":
             return self.gpus(node) or 0
         return sum(1 for one in self.devices.on(node["metadata"]["name"]) if fits(one, kind, gpu_model, self._config))
+
+    def room(self, nodes: Iterable[Json]) -> dict[str, str]:
+        """
+        What the nodes can give to pods together, for every resource that a job of ours or an operator's pod may ask for.
+        """
+        sums = {name: Decimal(0) for name in ("cpu", "memory", "ephemeral-storage", self._config.gpu_resource)}
+        for node in nodes:
+            told = dict(node.get("status", {}).get("allocatable") or {})
+            if self._config.gpus_by == "dra":
+                told[self._config.gpu_resource] = str(self.gpus(node) or 0)
+            for name in sums:
+                sums[name] += amount(str(told.get(name, "0")))
+        return {name: str(int(total)) for name, total in sums.items()}
 
     def marked(self, cluster_id: str = "") -> list[Json]:
         """
@@ -284,8 +299,8 @@ def gpus_of(node: Json, resource: str) -> int | None:
     allocatable = node.get("status", {}).get("allocatable")
     if not isinstance(allocatable, Mapping) or ready_condition(node) is None:
         return None
-    amount = str(allocatable.get(resource, "0"))
-    return int(amount) if amount.isdecimal() else None
+    told = str(allocatable.get(resource, "0"))
+    return int(told) if told.isdecimal() else None
 
 
 def wanted_gpus(node: Json) -> int | None:

@@ -10,7 +10,9 @@ from typing import Any
 
 from controlplane.providers.adapters.kubernetes.client import Exists, Kube
 from controlplane.providers.adapters.kubernetes.config import KubernetesConfig
-from controlplane.providers.adapters.kubernetes.names import SERVICE, TENANT, TURN, Names, core, grouped, service_name
+from controlplane.providers.adapters.kubernetes.ground import Ground
+from controlplane.providers.adapters.kubernetes.names import SERVICE, TURN, Names, core, grouped, service_name
+from controlplane.providers.adapters.kubernetes.queues import FACTS_KEPT_S
 from controlplane.providers.adapters.kubernetes.serving import (
     CONTAINER,
     Offer,
@@ -23,9 +25,8 @@ from controlplane.providers.adapters.kubernetes.serving import (
     scaler_of,
     scaler_paths,
 )
-from controlplane.providers.adapters.kubernetes.shared import FACTS_KEPT_S, Shared
 from controlplane.providers.adapters.kubernetes.standing import service_of, view
-from controlplane.providers.errors import Busy, NoCapacity, NotFound, Refused
+from controlplane.providers.errors import Busy, NoCapacity, NotFound
 from controlplane.providers.services import ServiceSpec, ServiceView
 
 Json = dict[str, Any]
@@ -40,11 +41,11 @@ class Services:
     The SupportsServices port.
     """
 
-    def __init__(self, kube: Kube, names: Names, config: KubernetesConfig, shared: Shared) -> None:
+    def __init__(self, kube: Kube, names: Names, config: KubernetesConfig, ground: Ground) -> None:
         self._kube = kube
         self._names = names
         self._config = config
-        self._shared = shared
+        self._ground = ground
         self._lock = threading.Lock()
         self._offer: tuple[float, Offer] | None = None
 
@@ -55,7 +56,7 @@ class Services:
         """
         offer = self.offer()
         refuse_unsendable(spec, offer, self._config)
-        self._refuse_foreign(spec)
+        self._ground.check(spec.cluster_id, spec.tenant_id)
         spread = spec.nodes > 1
         found = self._find(spec.cluster_id, spec.service_id, spread=spread)
         if found is None:
@@ -64,7 +65,7 @@ class Services:
             raise Busy(f"{spec.service_id} is still being removed", retry_in_s=2.0)
         elif int((found["metadata"].get("annotations") or {}).get(TURN, 0)) > spec.turn:
             return
-        api = self._shared.pool.devices.must_api() if claims_gpus(spec, self._config) else ""
+        api = self._ground.pool.devices.must_api() if claims_gpus(spec, self._config) else ""
         if api and found is None:  # Kueue reads it as soon as there are pods; the main object owns it once there is one
             first = claims(self._names, spec, self._config, api, None)
             self._kube.apply(first.path, first.body)
@@ -155,7 +156,7 @@ class Services:
         replicas = spec.replicas
         if spec.scaling is not None and found is not None:
             replicas = min(max(int(found["spec"].get("replicas", 1)), spec.scaling.least), spec.scaling.most)
-        body = main(self._names, spec, self._config, self._shared.kueue(), replicas)
+        body = main(self._names, spec, self._config, self._ground.kueue(), replicas)
         path = main_path(self._names, spec.cluster_id, spec.service_id, spread=spec.nodes > 1)
         if found is not None:
             body["metadata"]["resourceVersion"] = found["metadata"]["resourceVersion"]
@@ -200,14 +201,14 @@ class Services:
         """
         What claims of the service's versions are made from; none where GPUs are counted.
         """
-        api = self._shared.pool.devices.api() if self._config.gpus_by == "dra" else ""
+        api = self._ground.pool.devices.api() if self._config.gpus_by == "dra" else ""
         if not api:
             return []
         path = grouped(api, "resourceclaimtemplates", namespace=self._ns(cluster_id))
         return self._kube.list_all(path, labels=self._labels(cluster_id, service_id))
 
     def _delete_claims(self, cluster_id: str, kept: Json) -> None:
-        api = self._shared.pool.devices.must_api()
+        api = self._ground.pool.devices.must_api()
         path = grouped(api, "resourceclaimtemplates", kept["metadata"]["name"], namespace=self._ns(cluster_id))
         self._kube.delete(path, uid=kept["metadata"]["uid"])
 
@@ -227,14 +228,9 @@ class Services:
         ports = [port for one in (pod.get("spec") or {}).get("containers") or [] for port in one.get("ports") or []]
         return f"{service_name(service_id)}.{self._ns(cluster_id)}.svc:{ports[0]['containerPort']}" if ports else ""
 
-    def _refuse_foreign(self, spec: ServiceSpec) -> None:
-        notes = self._shared.space(spec.cluster_id)["metadata"].get("annotations") or {}
-        if notes.get(TENANT) != spec.tenant_id:
-            raise Refused(f"{spec.tenant_id} is not the tenant of {spec.cluster_id}", code="provider_wrong_user")
-
     def _refuse_impossible(self, spec: ServiceSpec) -> None:
-        nodes = self._shared.pool.marked(spec.cluster_id)
-        pool, gpus = self._shared.pool, spec.gpus_per_node
+        nodes = self._ground.nodes_now(spec.cluster_id)
+        pool, gpus = self._ground.pool, spec.gpus_per_node
         able = sum(1 for one in nodes if not gpus or pool.gpus_like(one, spec.gpu, spec.gpu_model) >= gpus)
         if able < spec.nodes:
             raise NoCapacity(

@@ -9,25 +9,21 @@ import time
 from collections.abc import Callable, Iterable
 from dataclasses import replace
 from datetime import datetime
-from decimal import Decimal
 from typing import Any
 
 from controlplane.providers.adapters.kubernetes.client import Conflict, Kube
 from controlplane.providers.adapters.kubernetes.config import KubernetesConfig
 from controlplane.providers.adapters.kubernetes.names import CLUSTER, MEMBERS, TENANT, VERIFIED, Names, core
 from controlplane.providers.adapters.kubernetes.pool import ENDED, Pool, instant, jobs_by_node, wanted_gpus
-from controlplane.providers.adapters.kubernetes.quantities import amount
+from controlplane.providers.adapters.kubernetes.queues import Queues
 from controlplane.providers.adapters.kubernetes.walls import Part, Queueing, namespace, outside, queue, walls
 from controlplane.providers.clusters import ClusterList, ClusterSpec, ClusterView, MemberView
 from controlplane.providers.errors import Busy, NotFound, Refused
 from controlplane.providers.machines import Check
 
 Json = dict[str, Any]
-KUEUE = "kueue.x-k8s.io"
 NOT_ENDED = ",".join(f"status.phase!={one}" for one in sorted(ENDED))
 """Selects pods."""
-FACTS_KEPT_S = 60.0
-"""How long what the server offers is remembered."""
 NODES_KEPT_S = 10.0
 """How long a cluster's nodes are remembered by those who need no more than a hint of them."""
 
@@ -44,19 +40,22 @@ class Shared:
         self._now = now
         self.pool = Pool(kube, names, config)
         self._lock = threading.Lock()
-        self._kueue: tuple[float, Queueing | None] | None = None
+        self._queues = Queues(kube, config)
         self._nodes: dict[str, tuple[float, list[Json]]] = {}
 
     def kueue(self) -> Queueing | None:
         """
-        The Kueue that is there and that we may use; None for none.
+        See `Ground.kueue`.
         """
-        if self._config.queues == "off" or (self._config.gpus_by == "dra" and not self._config.queues_count_claims):
-            return None  # a queue that does not count claims would admit gangs that find no GPUs
-        with self._lock:
-            if self._kueue is None or time.monotonic() - self._kueue[0] > FACTS_KEPT_S:
-                self._kueue = (time.monotonic(), self._discovered())
-            return self._kueue[1]
+        return self._queues.there()
+
+    def check(self, cluster_id: str, tenant_id: str) -> None:
+        """
+        See `Ground.check`.
+        """
+        notes = self.space(cluster_id)["metadata"].get("annotations") or {}
+        if notes.get(TENANT) != tenant_id:
+            raise Refused(f"{tenant_id} is not the tenant of {cluster_id}", code="provider_wrong_user")
 
     def space(self, cluster_id: str) -> Json:
         """
@@ -101,7 +100,7 @@ class Shared:
         for one in spec.members:
             self.pool.join(spec.cluster_id, one, wanted[one.ref])
         if kueue is not None:
-            self._put(queue(self._names, spec, self._config, kueue, self._sums(wanted.values())))
+            self._put(queue(self._names, spec.cluster_id, self._config, kueue, self.pool.room(wanted.values())))
         self._let_go(spec.cluster_id, [node for ref, node in there.items() if ref not in wanted])
 
     def observe(self, cluster_id: str) -> ClusterView:
@@ -148,15 +147,6 @@ class Shared:
         found = {one["metadata"]["labels"][CLUSTER] for one in [*spaces, *self.pool.marked()]}
         return ClusterList(tuple(sorted(found)), complete=True)
 
-    def _discovered(self) -> Queueing | None:
-        groups = self._kube.get("/apis").get("groups") or []
-        group = next((one for one in groups if one.get("name") == KUEUE), None)
-        if group is None:
-            return None
-        api = group["preferredVersion"]["groupVersion"]
-        kinds = {one.get("name") for one in self._kube.get(f"/apis/{api}").get("resources") or []}
-        return Queueing(api, topology="topologies" in kinds)
-
     def _refuse_foreign_space(self, spec: ClusterSpec) -> None:
         found = self._kube.find(f"/api/v1/namespaces/{self._names.namespace(spec.cluster_id)}")
         if found is None:
@@ -198,19 +188,6 @@ class Shared:
         left = sorted(set(held) & {one["metadata"]["name"] for one in nodes})
         if left:
             raise Busy(f"pods still run on {', '.join(left[:5])}", retry_in_s=2.0, code="provider_members_in_use")
-
-    def _sums(self, nodes: Iterable[Json]) -> dict[str, str]:
-        """
-        What the nodes can give to pods, for every resource that a job of ours or an operator's pod may ask for.
-        """
-        sums = {name: Decimal(0) for name in ("cpu", "memory", "ephemeral-storage", self._config.gpu_resource)}
-        for node in nodes:
-            told = dict(node.get("status", {}).get("allocatable") or {})
-            if self._config.gpus_by == "dra":
-                told[self._config.gpu_resource] = str(self.pool.gpus(node) or 0)
-            for name in sums:
-                sums[name] += amount(str(told.get(name, "0")))
-        return {name: str(int(total)) for name, total in sums.items()}
 
     def _seen(self, node: Json, jobs: int) -> MemberView:
         view = self.pool.view(node, jobs)

@@ -15,6 +15,7 @@ from controlplane.providers.adapters.kubernetes.names import (
     OWNER,
     PROJECT,
     TENANT,
+    TOKEN,
     Names,
     core,
     grouped,
@@ -31,6 +32,8 @@ PEOPLE = "tenant"
 """The role of a tenant's people, its binding, and the account whose tokens their kubeconfigs hold."""
 PODS_PER_NODE = 110
 """What a kubelet takes unless told otherwise."""
+MORE_THAN_THERE_ARE = 1_000_000
+"""Pods: while so many are not available, none may be evicted."""
 READABLE = (
     ("", ["pods", "pods/log", "events", "configmaps", "resourcequotas"]),
     ("batch", ["jobs"]),
@@ -80,6 +83,27 @@ def namespace(names: Names, spec: ClusterSpec, config: KubernetesConfig) -> Part
     return Part(f"/api/v1/namespaces/{name}", body)
 
 
+def own_space(names: Names, cluster_id: str, tenant_id: str, config: KubernetesConfig) -> tuple[Part, ...]:
+    """
+    What work of ours stands in where its tenant has the whole Kubernetes: a namespace whose pods find each other, and a budget that lets
+    no eviction end a job. There are no walls: nobody else is there.
+
+    Source: kubernetes.io, "Specifying a Disruption Budget": for pods of Jobs it takes a number of pods that must be available.
+    """
+    part = _maker(names, cluster_id)
+    name = names.namespace(cluster_id)
+    security = {f"pod-security.kubernetes.io/{mode}": config.pod_security for mode in ("enforce", "warn")}
+    space = _object("v1", "Namespace", name, names.labels(cluster_id) | security)
+    space["metadata"]["annotations"] = {TENANT: tenant_id}
+    jobs = {"matchLabels": {CLUSTER: cluster_id}, "matchExpressions": [{"key": TOKEN, "operator": "Exists"}]}
+    kept = {"minAvailable": MORE_THAN_THERE_ARE, "selector": jobs}
+    return (
+        Part(f"/api/v1/namespaces/{name}", space),
+        part("v1", "Service", "services", HEADLESS, spec=_meeting(cluster_id)),
+        part("policy/v1", "PodDisruptionBudget", "poddisruptionbudgets", HEADLESS, spec=kept),
+    )
+
+
 def walls(names: Names, spec: ClusterSpec, config: KubernetesConfig) -> tuple[Part, ...]:
     """
     Quota, network policies and rights inside the namespace.
@@ -95,10 +119,9 @@ def walls(names: Names, spec: ClusterSpec, config: KubernetesConfig) -> tuple[Pa
     }
     if config.gpus_by == "dra":
         hard[f"{config.dra_class}.deviceclass.resource.k8s.io/devices"] = str(sum(one.gpus for one in spec.members))
-    meeting = {"clusterIP": "None", "selector": {CLUSTER: spec.cluster_id}, "publishNotReadyAddresses": True}
     reads = [{"apiGroups": [group], "resources": kinds, "verbs": ["get", "list", "watch"]} for group, kinds in READABLE]
     return (
-        part("v1", "Service", "services", HEADLESS, spec=meeting),
+        part("v1", "Service", "services", HEADLESS, spec=_meeting(spec.cluster_id)),
         part("v1", "ResourceQuota", "resourcequotas", "cluster", spec={"hard": hard}),
         part(
             NETWORK, "NetworkPolicy", "networkpolicies", "deny-all", spec={"podSelector": {}, "policyTypes": ["Ingress", "Egress"]}
@@ -124,14 +147,15 @@ def people(names: Names, cluster_id: str, tenant_id: str) -> tuple[Part, ...]:
     )
 
 
-def queue(names: Names, spec: ClusterSpec, config: KubernetesConfig, kueue: Queueing, sums: dict[str, str]) -> tuple[Part, ...]:
+def queue(names: Names, cluster_id: str, config: KubernetesConfig, kueue: Queueing, sums: dict[str, str]) -> tuple[Part, ...]:
     """
     A queue of the cluster's own, whose quota is what its nodes have: a gang starts whole or waits.
     """
-    ns, labels = names.namespace(spec.cluster_id), names.labels(spec.cluster_id)
-    own = {CLUSTER: spec.cluster_id}
+    ns, labels = names.namespace(cluster_id), names.labels(cluster_id)
     parts = []
-    flavor: Json = {"nodeLabels": own, "tolerations": [toleration(spec.cluster_id)]}
+    flavor: Json = {}
+    if config.dedicated is None:
+        flavor = {"nodeLabels": {CLUSTER: cluster_id}, "tolerations": [toleration(cluster_id)]}
     if config.topology_labels and kueue.topology:
         levels = [{"nodeLabel": one} for one in config.topology_labels]
         body = _object(kueue.api, "Topology", ns, labels) | {"spec": {"levels": levels}}
@@ -183,6 +207,10 @@ def _maker(names: Names, cluster_id: str) -> Callable[..., Part]:
         return Part(path, _object(api, kind, name, labels, ns) | fields)
 
     return part
+
+
+def _meeting(cluster_id: str) -> Json:
+    return {"clusterIP": "None", "selector": {CLUSTER: cluster_id}, "publishNotReadyAddresses": True}
 
 
 def _own_pods() -> Json:

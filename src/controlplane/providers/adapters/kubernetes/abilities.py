@@ -1,0 +1,51 @@
+"""
+What jobs can ask of a Kubernetes, and what one of a tenant's own can do.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+
+from controlplane.providers.adapters.kubernetes.config import KubernetesConfig
+from controlplane.providers.adapters.kubernetes.walls import Queueing
+from controlplane.providers.clusters import Capabilities, JobFeature
+
+EXTRAS = {"jobset.x-k8s.io": "jobset", "leaderworkerset.x-k8s.io": "leaderworkerset", "resource.k8s.io": "dra"}
+"""API groups that later parts of this adapter can use."""
+ALWAYS: tuple[JobFeature, ...] = ("image", "launch_torchrun", "secret_env", "secret_files")
+QUEUED: tuple[JobFeature, ...] = ("gangs", "priority")
+"""What jobs may ask for where Kueue is. Without it a priority would be one over all that runs on the server, so it is not offered."""
+NO_GANGS = "no Kueue: jobs of more than one node are refused"
+
+
+def features(config: KubernetesConfig, *, queues: bool) -> tuple[JobFeature, ...]:
+    """
+    What jobs may ask for.
+    """
+    mounts: tuple[JobFeature, ...] = ("mounts",) if config.volumes else ()
+    kinds: tuple[JobFeature, ...] = ("gpu_attributes",) if config.gpus_by == "dra" else ()
+    kinds += ("gpu_nvlink",) if kinds and config.nvlink_attribute else ()
+    kinds += ("idle_stop",) if config.metrics_url else ()
+    return (*(QUEUED if queues else ()), *ALWAYS, *mounts, *kinds)
+
+
+def version_words(version: str, kueue: Queueing | None, groups: Collection[str]) -> str:
+    """
+    The server's version with what it has beside its own kinds.
+    """
+    extras = [name for group, name in EXTRAS.items() if group in groups]
+    return ", ".join([f"kubernetes {version}", *([kueue.api.replace("/", " ")] if kueue else []), *extras])
+
+
+def of_own(version: str, kueue: Queueing | None, config: KubernetesConfig) -> Capabilities:
+    """
+    Of a Kubernetes that is one cluster already: no other is made of it, and its owner may take away what we may do in it.
+    """
+    return Capabilities(
+        version=version,
+        products=(),
+        job_output=True,
+        max_nodes_per_job=None if kueue else 1,
+        notes=() if kueue else (NO_GANGS,),
+        job_features=features(config, queues=kueue is not None),
+    )

@@ -1,0 +1,163 @@
+"""
+What jobs and services of one cluster stand on: their namespace, the nodes, a queue where there is one.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections.abc import Iterable, Sequence
+from typing import Any, Protocol
+
+from controlplane.providers.adapters.kubernetes.client import Kube
+from controlplane.providers.adapters.kubernetes.config import KubernetesConfig
+from controlplane.providers.adapters.kubernetes.names import LEADS, Names, grouped
+from controlplane.providers.adapters.kubernetes.pool import Pool
+from controlplane.providers.adapters.kubernetes.queues import Queues
+from controlplane.providers.adapters.kubernetes.walls import Queueing, own_space, queue
+from controlplane.providers.errors import Busy, NotFound, ProviderError, Refused
+
+log = logging.getLogger(__name__)
+Json = dict[str, Any]
+STANDS_S = 60.0
+"""How long what was made here is believed to be there still; whoever rules the cluster may take it away."""
+NODES_KEPT_S = 10.0
+"""How long nodes are remembered by those who need no more than a hint of them."""
+
+
+class Ground(Protocol):
+    """
+    A part of a Kubernetes, or a whole one.
+    """
+
+    pool: Pool
+    """Its nodes."""
+
+    def check(self, cluster_id: str, tenant_id: str) -> None:
+        """
+        Work of the tenant may be handed over now. Raises NotFound, Busy, and Refused for work of another tenant.
+        """
+        ...
+
+    def kueue(self) -> Queueing | None:
+        """
+        The Kueue that is there and that we may use; None for none.
+        """
+        ...
+
+    def nodes_now(self, cluster_id: str) -> list[Json]:
+        """
+        The nodes that pods of the cluster can be on, as the server tells them.
+        """
+        ...
+
+    def nodes_lately(self, cluster_id: str) -> list[Json]:
+        """
+        Those nodes as they were a few seconds ago; none when that is not known.
+        """
+        ...
+
+
+class OwnGround:
+    """
+    A whole Kubernetes that is one tenant's. Its owner may change and remove whatever is here: it is made anew for the next job or service.
+    """
+
+    def __init__(self, kube: Kube, names: Names, config: KubernetesConfig) -> None:
+        assert config.dedicated is not None
+        self._kube = kube
+        self._names = names
+        self._config = config
+        self._own = config.dedicated
+        self.pool = Pool(kube, names, config)
+        self._queues = Queues(kube, config)
+        self._lock = threading.Lock()
+        self._made_at = -STANDS_S
+        self._nodes: tuple[float, list[Json]] = (-NODES_KEPT_S, [])
+        self._told: dict[str, str] = {}
+        """What our queue was told last that the nodes have."""
+
+    def check(self, cluster_id: str, tenant_id: str) -> None:
+        """
+        See `Ground.check`. The namespace and what belongs to it are there.
+        """
+        self.check_name(cluster_id)
+        if tenant_id != self._own.tenant_id:
+            raise Refused(f"{tenant_id} is not the tenant of {cluster_id}", code="provider_wrong_user")
+        found = self._kube.find(f"/api/v1/namespaces/{self._names.namespace(cluster_id)}")
+        if found is not None and found["metadata"].get("deletionTimestamp"):
+            raise Busy("the namespace is being removed by somebody", retry_in_s=10.0, code="provider_namespace_terminating")
+        if found is None or time.monotonic() - self._made_at > STANDS_S:
+            self._make()
+
+    def check_name(self, cluster_id: str) -> None:
+        """
+        Raises NotFound for any cluster but the one that this Kubernetes is.
+        """
+        if cluster_id != self._own.cluster_id:
+            raise NotFound(f"{cluster_id} is not the cluster that this Kubernetes is")
+
+    def kueue(self) -> Queueing | None:
+        """
+        See `Ground.kueue`.
+        """
+        return self._queues.there()
+
+    def nodes_now(self, cluster_id: str) -> list[Json]:
+        """
+        See `Ground.nodes_now`. Control planes are left out.
+        """
+        self.check_name(cluster_id)
+        found = workers(self._kube.list_all("/api/v1/nodes"))
+        with self._lock:
+            self._nodes = (time.monotonic(), found)
+        return found
+
+    def nodes_lately(self, cluster_id: str) -> list[Json]:
+        """
+        See `Ground.nodes_lately`.
+        """
+        self.check_name(cluster_id)
+        with self._lock:
+            at, found = self._nodes
+        return found if time.monotonic() - at < NODES_KEPT_S else []
+
+    def follow(self, nodes: Iterable[Json]) -> None:
+        """
+        Our queue, where we have made one, counts these nodes. What hinders that says nothing of the nodes, so nothing is raised.
+        """
+        there = workers(nodes)
+        try:
+            kueue = self.kueue()
+            if kueue is None or self._sums(there) == self._told:
+                return
+            path = grouped(kueue.api, "clusterqueues", self._names.namespace(self._own.cluster_id))
+            if self._kube.find(path) is not None:
+                self._tell(kueue, there)
+        except ProviderError as error:
+            log.info("a queue was not told its nodes", extra={"cluster_id": self._own.cluster_id, "code": error.code})
+
+    def _make(self) -> None:
+        for one in own_space(self._names, self._own.cluster_id, self._own.tenant_id, self._config):
+            self._kube.apply(one.path, one.body)
+        kueue = self.kueue()
+        if kueue is not None:
+            self._tell(kueue, self.nodes_now(self._own.cluster_id))
+        self._made_at = time.monotonic()
+
+    def _tell(self, kueue: Queueing, nodes: Sequence[Json]) -> None:
+        sums = self._sums(nodes)
+        for one in queue(self._names, self._own.cluster_id, self._config, kueue, sums):
+            self._kube.apply(one.path, one.body)
+        self._told = sums
+
+    def _sums(self, nodes: Iterable[Json]) -> dict[str, str]:
+        return self.pool.room(one for one in nodes if not one.get("spec", {}).get("unschedulable"))
+
+
+def workers(nodes: Iterable[Json]) -> list[Json]:
+    """
+    Those of the nodes that pods of a tenant come to.
+    """
+    return [one for one in nodes if LEADS not in (one["metadata"].get("labels") or {})]

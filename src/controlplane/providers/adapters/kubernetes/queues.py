@@ -1,0 +1,48 @@
+"""
+Whether a Kueue is there, as the server says.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+
+from controlplane.providers.adapters.kubernetes.client import Kube
+from controlplane.providers.adapters.kubernetes.config import KubernetesConfig
+from controlplane.providers.adapters.kubernetes.walls import Queueing
+
+KUEUE = "kueue.x-k8s.io"
+FACTS_KEPT_S = 60.0
+"""How long what the server offers is remembered."""
+
+
+class Queues:
+    """
+    The Kueue of one server. Safe to share between threads.
+    """
+
+    def __init__(self, kube: Kube, config: KubernetesConfig) -> None:
+        self._kube = kube
+        self._config = config
+        self._lock = threading.Lock()
+        self._known: tuple[float, Queueing | None] | None = None
+
+    def there(self) -> Queueing | None:
+        """
+        The Kueue that is there and that we may use, as it was within the last minute; None for none.
+        """
+        if self._config.queues == "off" or (self._config.gpus_by == "dra" and not self._config.queues_count_claims):
+            return None  # a queue that does not count claims would admit gangs that find no GPUs
+        with self._lock:
+            if self._known is None or time.monotonic() - self._known[0] > FACTS_KEPT_S:
+                self._known = (time.monotonic(), self._discovered())
+            return self._known[1]
+
+    def _discovered(self) -> Queueing | None:
+        groups = self._kube.get("/apis").get("groups") or []
+        group = next((one for one in groups if one.get("name") == KUEUE), None)
+        if group is None:
+            return None
+        api = group["preferredVersion"]["groupVersion"]
+        kinds = {one.get("name") for one in self._kube.get(f"/apis/{api}").get("resources") or []}
+        return Queueing(api, topology="topologies" in kinds)
