@@ -16,7 +16,7 @@ import kubernetes_validate
 import pytest
 
 from controlplane.providers.adapters.kubernetes import manifests, rights, serving, standing, walls
-from controlplane.providers.adapters.kubernetes.config import KubernetesConfig, Volume
+from controlplane.providers.adapters.kubernetes.config import KubernetesConfig, OwnConfig, Volume
 from controlplane.providers.adapters.kubernetes.names import CLUSTER, Names
 from controlplane.providers.adapters.kubernetes.tokens import token_request
 from controlplane.providers.clusters import ClusterSpec, JobSpec, Member
@@ -47,6 +47,11 @@ CLAIMING = CONFIG.model_copy(
         "queues_count_claims": True,
     }
 )
+OWN = KubernetesConfig(
+    dedicated=OwnConfig(cluster_id=CLUSTER_ID, tenant_id="ten_one", server_name="api", drivers="d", owners="o", mark="m"),
+    gpu_runtime_class="nvidia",
+)
+"""A Kubernetes that is one tenant's alone."""
 SPEC = ClusterSpec(CLUSTER_ID, "ten_one", "prj_one", "", (Member("gpu-1", 8, "alc_1"), Member("gpu-2", 8, "alc_2")))
 JOB = JobSpec(
     token="job_01hzzzzzzzzzzzzzzzzzzzzzzz-1",
@@ -141,6 +146,10 @@ def _objects() -> dict[str, Any]:
         made[f"claims-{version}"] = manifests.claims(NAMES, wanted, CLAIMING, f"resource.k8s.io/{version}", "0000-uid")
     made["claims-count"] = manifests.claims(NAMES, replace(JOB, gpu_model=""), CLAIMING, "resource.k8s.io/v1")
     made["resourcequota-claiming"] = walls.walls(NAMES, SPEC, CLAIMING)[1].body
+    space = walls.own_space(NAMES, CLUSTER_ID, "ten_one", OWN) + walls.queue(NAMES, CLUSTER_ID, OWN, KUEUE, {"cpu": "384"})
+    made |= {f"own-{one.body['kind']}-{one.body['metadata']['name']}".lower(): one.body for one in space}
+    made["own-job"] = manifests.job(NAMES, JOB, OWN, KUEUE)
+    made["own-service"] = serving.main(NAMES, SERVICE, OWN, None, 2)
     made["claim"] = manifests.claim(NAMES, CLUSTER_ID, "data", CONFIG)
     made["workloadpriorityclass-high"] = walls.rank(NAMES, "high", KUEUE).body
     made["secret"] = manifests.secret(NAMES, JOB, "0000-uid")
