@@ -17,8 +17,6 @@ from controlplane.clusters import service as clusters
 from controlplane.clusters.errors import QuorumAtRisk
 from controlplane.clusters.states import KubernetesOptions
 from controlplane.clusters.steps.letting_in import issue
-from controlplane.jobs.errors import ClusterRunsNoJobs
-from controlplane.jobs.ordering import JobOrder, check_home
 from controlplane.kit.errors import Invalid, NoCapacity
 from controlplane.kit.secrets import Sealer
 from controlplane.nodes import service as nodes
@@ -169,8 +167,7 @@ def test_an_order_becomes_a_cluster_when_its_own_api_says_so(world: World, rack:
     assert not [one["path"] for one in files if "PRIVATE KEY" in one["content"]]
     assert world.rows("SELECT sealed IS NULL AS open FROM providers WHERE cluster_id = :id", id=cluster_id) == [(False,)]
     home = world.do(lambda s: clusters.homes(s, [cluster_id]))[cluster_id]
-    with pytest.raises(ClusterRunsNoJobs, match="of your own"):
-        check_home(home, JobOrder("j", "", cluster_id, 1, 8, {}))
+    assert (home.nodes, home.provider.adapter, home.sends_output) == (2, "kubernetes", False)
     gives_a_kubeconfig(world, rack, cluster_id)
 
 
