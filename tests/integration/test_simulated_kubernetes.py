@@ -8,12 +8,15 @@ import json
 import re
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from controlplane.providers.adapters.simulated.control import SimControl
 from tests.conftest import ROOT, Database
-from tests.crash.main_job import ServiceLife
+from tests.crash.main_job import ServiceLife, Story
 from tests.factories.world import make_world
+from tests.integration.test_bare_nodes import KEY
 from tests.schedules.invariants import broken_promises
 from tests.schedules.run import FLEET
 
@@ -63,3 +66,107 @@ def test_the_guides_job_runs_once_on_each_node_and_is_told_where_it_is(life: Ser
     (row,) = life.world.rows("SELECT exit_code, failure_class FROM jobs WHERE id = :id", id=made["id"])
     assert (row.exit_code, row.failure_class) == (1, "user_error")
     assert broken_promises(life.world) == []
+
+
+def own_order(story: Story, workers: int = 2) -> dict[str, Any]:
+    """The guide's order of a Kubernetes of one's own, made smaller."""
+    guide = (ROOT / "docs" / "guides" / "dedicated-kubernetes.md").read_text("utf-8")
+    shown: dict[str, Any] = json.loads(re.findall(r"```json\n(.*?)```", guide, re.DOTALL)[1])
+    shown["spec"] |= {"site": story.world.keys.site, "login": {"ssh_keys": [KEY]}}
+    for one, count in zip(shown["spec"]["node_sets"], (1, workers), strict=True):
+        one |= {"count": count, "instance_type": story.world.keys.instance_type}
+    return shown
+
+
+@pytest.fixture
+def region(database: Database, tmp_path: Path) -> Iterator[Story]:
+    """A region in which nothing was ordered yet."""
+    world = make_world(database, tmp_path, fleet=str(FLEET), profile="fast")
+    world.settle()
+    made = Story(world)
+    yield made
+    made.close()
+    world.clock.stop()
+
+
+def test_a_kubernetes_of_ones_own_can_be_tried(region: Story) -> None:
+    """Ordered, worked in, grown, mended, deleted; work comes to workers only, and the ledger agrees after each."""
+    control = SimControl(region.world.region.world, now=region.world.clock)
+    cluster = runs_once_all_have_joined(region, control)
+    path = f"/clusters/{cluster}"
+    shown = region.send("GET", path).json()
+    assert shown["spec"]["kubernetes"] == {"distribution": "kubeadm", "version": "1.36.2"}
+    assert {one["name"]: one["result"] for one in shown["status"]["conditions"]}["gpu_count"] == "passed"
+    refused = region.send("POST", f"{path}/kubeconfigs", {"lifetime_s": 900})
+    assert (refused.status_code, refused.json()["code"]) == (409, "kubeconfig_not_offered")
+    query = "SELECT a.instance_id AS id FROM allocations a JOIN node_sets s ON s.id = a.node_set_id WHERE s.role = 'control_plane'"
+    lead = str(region.world.rows(query)[0].id)
+    works_on_workers(region, cluster, lead)
+    outlives_an_api_that_is_away(region, control, cluster)
+    grows_and_is_mended(region, cluster, lead)
+    assert broken_promises(region.world) == []
+    region.change(path, "DELETE", None)
+    region.drive(f"clusters/{cluster}", "deleted", takeover=False)
+    assert broken_promises(region.world) == []
+    control.close()
+
+
+def runs_once_all_have_joined(region: Story, control: SimControl) -> str:
+    """While a node does not join the cluster neither runs nor is billed; its id is returned once it runs."""
+    control.play("join_never", "apply_cluster", count=1)
+    cluster = str(region.ask("POST", "/clusters", own_order(region))["id"])
+    region.drive(f"clusters/{cluster}", "verifying", takeover=False)
+    region.world.go_on(20)
+    (row,) = region.world.rows("SELECT state, reason FROM clusters")
+    assert (row.state, row.reason.split(";")[0]) == ("verifying", "nodes_answer: 0 of 3")
+    assert region.world.rows("SELECT count(*) FROM meter_intervals") == [(0,)]
+    control.heal()
+    region.drive(f"clusters/{cluster}", "running", takeover=False)
+    return cluster
+
+
+def works_on_workers(region: Story, cluster: str, lead: str) -> None:
+    """The guide's job takes both workers; a control plane counts for none, also without GPUs."""
+    guide = (ROOT / "docs" / "guides" / "dedicated-kubernetes.md").read_text("utf-8")
+    job = json.loads(re.findall(r"```json\n(.*?)```", guide, re.DOTALL)[2])
+    job["spec"]["cluster_id"] = cluster
+    for gpus in (8, 0):
+        made = region.send("POST", "/jobs", {**job, "spec": {**job["spec"], "gpus_per_node": gpus}}).json()
+        region.drive(f"jobs/{made['id']}", "succeeded", takeover=False)
+        ran_on = region.send("GET", f"/jobs/{made['id']}").json()["status"]["instances"]
+        assert (len(ran_on), lead in ran_on) == (2, False)
+    larger = region.send("POST", "/jobs", {**job, "spec": {**job["spec"], "nodes": 3, "gpus_per_node": 0}})
+    assert (larger.status_code, larger.json()["limit"]) == (409, 2)
+
+
+def outlives_an_api_that_is_away(region: Story, control: SimControl, cluster: str) -> None:
+    """A running cluster, and its job, are what they were after an hour without an answer."""
+    spec = {"cluster_id": cluster, "nodes": 2, "gpus_per_node": 8, "script": "#!/bin/sh\nsleep 3700\n", "time_limit_s": 9000}
+    job = region.send("POST", "/jobs", {"name": "long", "spec": spec}).json()["id"]
+    region.drive(f"jobs/{job}", "running", takeover=False)
+    for operation, target in (("observe_cluster", cluster), ("find_job", f"{job}-1")):
+        control.play("timeout_before_effect", operation, target, count=None)
+    region.world.clock.advance(3600)
+    region.world.go_on(20)
+    states = "SELECT state FROM jobs WHERE id = :id UNION ALL SELECT state FROM clusters"
+    assert region.world.rows(states, id=job) == [("running",), ("running",)]
+    control.heal()
+    region.drive(f"jobs/{job}", "succeeded", takeover=False)
+
+
+def grows_and_is_mended(region: Story, cluster: str, lead: str) -> None:
+    """Workers come, are replaced and leave; a control plane stays."""
+    path = f"/clusters/{cluster}"
+    region.change(path, "PATCH", {"node_sets": [{"name": "workers", "count": 3}]})
+    region.drive(f"clusters/{cluster}", "running", takeover=False)
+    anybody = {"If-Match": "*"}
+    stays = region.send("POST", f"{path}/instances/{lead}/actions/replace", None, **anybody)
+    assert (stays.status_code, stays.json()["code"]) == (409, "wrong_state")
+    worker = next(one["id"] for one in region.send("GET", f"{path}/instances").json()["items"] if one["id"] != lead)
+    region.ask("POST", f"{path}/instances/{worker}/actions/replace", None, **anybody)
+    region.drive(f"clusters/{cluster}", "running", takeover=False)
+    in_use = {row.instance_id for row in region.world.rows("SELECT instance_id FROM allocations WHERE state = 'active'")}
+    assert (len(in_use), lead in in_use, worker in in_use) == (4, True, False)
+    less = {"node_sets": [{"name": "workers", "count": 1}]}
+    assert region.send("PATCH", path, less, **anybody).status_code == 202
+    region.drive(f"clusters/{cluster}", "running", takeover=False)

@@ -49,8 +49,8 @@ class Founding:
 
     pool_id: str
     """The provider whose machines it takes."""
-    peer_id: str
-    """Its own scheduler, as a provider."""
+    peer_id: str | None
+    """Its own scheduler, as a provider; None where the first makes it, and runs its jobs too."""
     facts: dict[str, Any]
     """What is kept with the cluster: the offer as it was, and the parts that were asked for."""
     blueprints: Mapping[str, str]

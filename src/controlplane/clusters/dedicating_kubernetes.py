@@ -40,8 +40,27 @@ PARTING: Mapping[Stage, Standing] = {"members": "gone", "drain": "leaves", "fina
 
 def find_pool(pools: Sequence[Any], tenant_id: str, site: str, worker_types: Collection[str], wanted: KubernetesOptions) -> Any:
     """
-    The first provider of bare machines in the site that offers such clusters with these workers; None where none does.
+    The first provider in the site that makes such clusters of these workers: by itself, or of bare machines; None where none does.
     """
+    able = (one for one in pools if one.site == site and not set(one.tenants) - {tenant_id})
+    made = next((one for one in able if _makes(one, wanted)), None)
+    return made or _bare_pool(pools, tenant_id, site, worker_types, wanted)
+
+
+def _made_by(pool: Any) -> Mapping[str, str]:
+    """
+    The Kubernetes clusters that the provider makes by itself, hosts and all: distribution to version.
+    """
+    found: Mapping[str, str] = pool.capabilities.get("own_kubernetes") or {}
+    return found
+
+
+def _makes(pool: Any, wanted: KubernetesOptions) -> bool:
+    version = _made_by(pool).get(wanted.distribution)
+    return version is not None and wanted.version in {"", version}
+
+
+def _bare_pool(pools: Sequence[Any], tenant_id: str, site: str, worker_types: Collection[str], wanted: KubernetesOptions) -> Any:
     for pool in bare_pools(pools, tenant_id, site):
         try:
             offer = offers.read_offer(pool.config)
@@ -67,7 +86,7 @@ def establish(
 ) -> Founding:
     """
     The cluster has authorities and keys of its own, sealed, an API that only it uses, and for each node set what its machines boot with.
-    Raises NoCapacity where nobody offers it.
+    A provider that makes such clusters by itself is left all of that. Raises NoCapacity where nobody offers it.
     """
     wanted = order.kubernetes
     assert wanted is not None
@@ -78,6 +97,8 @@ def establish(
         what = f"{wanted.distribution} {wanted.version}".strip()
         words = f"No provider in {order.site} makes Kubernetes clusters of their own by {what} of {' and '.join(sorted(types))}."
         raise NoCapacity(words, code="product_not_available")
+    if _makes(pool, wanted):
+        return Founding(pool.id, None, {"offer": {"versions": dict(_made_by(pool))}, "distribution": wanted.distribution}, {})
     facts = {"offer": pool.config[offers.SETTING], "distribution": wanted.distribution}
     plan = _plan(facts, cluster_id, types, (SOMEWHERE,), ())
     keys = new_keys(session.execute(select(CpClock())).scalar_one())

@@ -175,7 +175,7 @@ def _member(row: Any, role: str, booted: boots.BootView | None, *, billed: bool,
         instance_id=allocation.instance_id,
         node_id=allocation.node_id,
         ref=host_name(allocation.instance_id) if dedicated else row.ref,
-        gpus=allocation.gpus,
+        gpus=0 if role == "control_plane" else allocation.gpus,  # pods never get a control plane's GPUs
         state=allocation.state,
         node_state=row.node_state,
         node_set_id=allocation.node_set_id,

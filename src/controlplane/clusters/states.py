@@ -109,7 +109,7 @@ class MemberSnapshot:
     ref: str
     """Name at the provider."""
     gpus: int
-    """GPUs it brings."""
+    """GPUs it brings to work."""
     state: str
     """held, active, releasing or ended."""
     node_state: str

@@ -8,6 +8,7 @@ error of `providers.errors`. Changing methods are idempotent.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Literal, Protocol, runtime_checkable
@@ -78,6 +79,8 @@ class Capabilities:
     """What jobs may ask for besides nodes, GPUs, a script and its environment; all else is refused before it is sent."""
     volumes: tuple[str, ...] = ()
     """Names of what jobs can mount, with the feature `mounts`."""
+    own_kubernetes: Mapping[str, str] = field(default_factory=dict)
+    """Where the peer itself makes Kubernetes clusters that are one tenant's alone: by distribution, the version."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,6 +95,8 @@ class Member:
     """GPUs the member brings."""
     token: str
     """The allocation's id."""
+    leads: bool = False
+    """Whether it is a control plane of a Kubernetes of one's own, to which no work comes."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -22,5 +22,5 @@ def wanted(cluster: ClusterSnapshot) -> ClusterSpec:
         tenant_id=cluster.tenant_id,
         project_id=cluster.project_id,
         user=cluster.user,
-        members=tuple(Member(one.ref, one.gpus, one.allocation_id) for one in staying(cluster)),
+        members=tuple(Member(one.ref, one.gpus, one.allocation_id, leads=one.role == "control_plane") for one in staying(cluster)),
     )

@@ -32,6 +32,8 @@ from controlplane.providers.tracking import GpuUse
 Answer = TypeVar("Answer")
 VERSION = "simulated 1"
 """What the peer says its version is."""
+OWN_KUBERNETES = {"kubeadm": "1.36.2", "k3s": "1.36.2"}
+"""What it says of the Kubernetes clusters that it makes for one tenant alone."""
 _TRIM_EVERY = 4096
 
 
@@ -158,6 +160,7 @@ class SimulatedProvider:
                 "simulated: scripts are played by a small grammar, not run",
                 "simulated: its Kubernetes has no API server, so it hands out no kubeconfigs",
             ),
+            own_kubernetes=OWN_KUBERNETES,
         )
         return self._read("capabilities", "*", lambda _act, _at: able)
 

@@ -117,7 +117,10 @@ def _check(act: Act, cluster: sqlite3.Row, spec: JobSpec) -> None:
     able = [
         one
         for one in members
-        if one.ref not in spec.exclude and spec.gpu_model in {"", one.gpu_model} and one.wanted_gpus >= spec.gpus_per_node
+        if not one.leads
+        and one.ref not in spec.exclude
+        and spec.gpu_model in {"", one.gpu_model}
+        and one.wanted_gpus >= spec.gpus_per_node
     ]
     if len(able) < spec.nodes:
         raise NoCapacity(

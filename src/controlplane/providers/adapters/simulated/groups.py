@@ -72,6 +72,9 @@ def _converge(act: Act, object_id: int, spec: ClusterSpec) -> None:
     rows = act.db.execute("SELECT * FROM members WHERE object_id = ? AND removed_at IS NULL ORDER BY id", (object_id,)).fetchall()
     busy = _jobs_per_ref(act.db, object_id, act.now)
     kept, changed, waiting = set(), False, []
+    # nobody joins a Kubernetes before its first control plane has made it
+    founds = not rows and any(one.leads for one in spec.members)
+    found_us = act.takes("found", spec.cluster_id, str(object_id)) if founds else 0
     for row in rows:
         key = (row["ref"], row["token"])
         if key in wanted:
@@ -89,7 +92,7 @@ def _converge(act: Act, object_id: int, spec: ClusterSpec) -> None:
             changed = True
     for key, member in wanted.items():
         if key not in kept and member.ref not in waiting:
-            _add(act, object_id, member)
+            _add(act, object_id, member, found_us)
             changed = True
     if changed:
         act.db.execute("UPDATE clusters SET changed_at = ? WHERE id = ?", (act.start, object_id))
@@ -99,12 +102,14 @@ def _converge(act: Act, object_id: int, spec: ClusterSpec) -> None:
         raise Busy(f"cluster {spec.cluster_id}: jobs still run on {', '.join(waiting)}", code="member_busy")
 
 
-def _add(act: Act, object_id: int, member: Member) -> None:
-    joins = None if act.fault == "join_never" else act.takes("join", member.ref, member.token)
-    act.db.execute(
+def _add(act: Act, object_id: int, member: Member, found_us: int) -> None:
+    joins = None if act.fault == "join_never" else act.takes("join", member.ref, member.token) + found_us
+    made = act.db.execute(
         "INSERT INTO members (object_id, ref, token, gpus, added_at, join_us) VALUES (?, ?, ?, ?, ?, ?)",
         (object_id, member.ref, member.token, member.gpus, act.start, joins),
     )
+    if member.leads:
+        act.db.execute("INSERT INTO leads (member) VALUES (?)", (made.lastrowid,))
 
 
 def _remove(act: Act, row: sqlite3.Row) -> None:
@@ -251,7 +256,7 @@ def _member_view(member: MemberRow, jobs: int, at: int) -> MemberView:
     return MemberView(
         ref=member.ref,
         state=state,
-        gpus=None if state == "joining" else member.gpus,
+        gpus=None if state == "joining" else 0 if member.leads else member.gpus,
         jobs=jobs,
         reason=drained.reason if drained is not None else (dead.reason if dead is not None else ""),
         drained_by_us=drained is not None and drained.ours,

@@ -276,7 +276,7 @@ def spec_from(given: Mapping[str, Any]) -> ServiceSpec:
 
 def _refuse_impossible(act: Act, object_id: int, spec: ServiceSpec) -> None:
     members = all_members(act.db, object_id, need_deployment=act.need_deployment)
-    able = [one for one in members if one.removed_at is None and one.wanted_gpus >= spec.gpus_per_node]
+    able = [one for one in members if one.removed_at is None and not one.leads and one.wanted_gpus >= spec.gpus_per_node]
     if len([one for one in able if spec.gpu_model in {"", one.gpu_model}]) < spec.nodes:
         raise NoCapacity(
             f"a replica of {spec.service_id} wants {spec.nodes} x {spec.gpus_per_node} GPUs [{CANARY_HOST}]",

@@ -66,6 +66,8 @@ class MemberRow:
     """When the machine was dead."""
     drains: tuple[Span, ...]
     """When it was drained, and by whom."""
+    leads: bool = False
+    """Whether it is a control plane."""
 
     def answers(self, at: int) -> bool:
         """
@@ -83,7 +85,8 @@ class MemberRow:
         Whether a job could start on it.
         """
         return (
-            self.answers(at)
+            not self.leads
+            and self.answers(at)
             and (self.leaving_at is None or self.leaving_at > at)
             and (self.removed_at is None or self.removed_at > at)
             and not any(one.holds(at) for one in self.drains)
@@ -121,7 +124,7 @@ class MemberRow:
 
 _MEMBERS = """
 SELECT m.id, m.ref, m.token, m.gpus AS wanted, m.added_at, m.join_us, m.leaving_at, m.removed_at, h.gpus, h.gpu_model,
-  t.ready_at, t.release_requested_at
+  t.ready_at, t.release_requested_at, m.id IN (SELECT member FROM leads) AS leads
 FROM members m JOIN machines h ON h.ref = m.ref LEFT JOIN tenancies t ON t.ref = m.ref AND t.token = m.token
 WHERE m.object_id = :object_id
 """
@@ -178,6 +181,7 @@ def _member(row: sqlite3.Row, outages: tuple[Span, ...], drains: tuple[Span, ...
         removed_at=row["removed_at"],
         outages=outages,
         drains=drains,
+        leads=bool(row["leads"]),
     )
 
 

@@ -125,6 +125,7 @@ CREATE TABLE IF NOT EXISTS replicas (
 );
 CREATE INDEX IF NOT EXISTS replicas_service ON replicas (service, ended_at);
 CREATE INDEX IF NOT EXISTS replicas_object ON replicas (object_id, ended_at);
+CREATE TABLE IF NOT EXISTS leads (member INTEGER PRIMARY KEY);
 CREATE TABLE IF NOT EXISTS flaws (machines TEXT NOT NULL, rail INTEGER NOT NULL, factor REAL);
 """
 """What worlds made by earlier versions lack."""
