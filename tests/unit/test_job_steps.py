@@ -388,3 +388,25 @@ def test_the_guide_shows_what_the_code_does() -> None:
         starts = "yes" if name in RESTARTS_BY_ITSELF else "no"
         assert re.search(rf"^\| `{name}` \|.*\| {starts}\b", guide, re.MULTILINE), name
     assert all(f"`{name}`" in guide for name in JOB_STATES.by_name)
+
+
+def test_what_an_owner_removed_in_its_own_cluster_is_said_to_be_removed() -> None:
+    """Where nobody else rules it is looked for again and then lost; a class that was known before stays, and so do the words at the end."""
+    lost = run(Peer(NotFound("x")), "unknown", ruled=True, state_age_s=200.0)
+    assert isinstance(lost, Advance)
+    told = facts(lost)
+    assert (told.verdict, told.failure_class, told.issue and told.issue[0]) == ("failed", "unknown", "removed_in_cluster")
+    assert facts(run(Peer(NotFound("x")), "unknown", state_age_s=200.0)).issue is None
+    known = facts(run(Peer(NotFound("x")), "unknown", ruled=True, state_age_s=200.0, failure_class="node_fault"))
+    assert (known.failure_class, known.issue) == ("node_fault", None)
+    assert isinstance(run(Peer(NotFound("x")), "unknown", ruled=True, state_age_s=5.0), Wait)
+    end = run(
+        Peer(NotFound("x"), printed=NotFound("x")),
+        "completing",
+        verdict="failed",
+        failure_class="unknown",
+        removed=True,
+        state_age_s=60.0,
+    )
+    assert isinstance(end, Advance)
+    assert (end.to, end.reason) == ("failed", told.issue[1] if told.issue else "")

@@ -38,7 +38,15 @@ class Api:
         return self.view
 
 
-def step(api: Api, state: str, *, leaving: bool = False, coming: bool = False, told: str = "") -> Outcome:
+def step(
+    api: Api,
+    state: str,
+    *,
+    leaving: bool = False,
+    coming: bool = False,
+    told: str = "",
+    features: tuple[str, ...] | None = None,
+) -> Outcome:
     """What becomes of a cluster of a control plane and two workers, one of which may leave or be new."""
     cluster = ClusterSnapshot(
         id="clu_1",
@@ -48,7 +56,7 @@ def step(api: Api, state: str, *, leaving: bool = False, coming: bool = False, t
         project_id="prj_1",
         kind="kubernetes",
         user="",
-        provider=ProviderRef("prv_1", "kubernetes", {}, None, 1),
+        provider=ProviderRef("prv_1", "kubernetes", {}, None, 1, features),
         members=(LEAD, WORKER, replace(OTHER, billed=not coming)),
         sets=(SetSnapshot("nds_0", "cp", "t", 1), SetSnapshot("nds_1", "workers", "t", 1 if leaving else 2)),
         observe_interval_s=15.0,
@@ -99,3 +107,19 @@ def test_a_new_worker_is_waited_for_until_it_is_ready(state: MemberState) -> Non
     assert isinstance(ready, Advance)
     assert isinstance(ready.facts, ClusterFacts)
     assert set(ready.facts.usable_at) == {"alc_2"}
+
+
+@pytest.mark.parametrize("state", ["verifying", "running"])
+def test_what_jobs_may_ask_for_is_learnt_from_looks(state: str) -> None:
+    """Once, and again when it is another; a look that does not tell changes nothing."""
+    api = Api(ins_0="up", ins_1="up", ins_2="up")
+    told = step(api, state).facts
+    assert isinstance(told, ClusterFacts)
+    assert told.job_features is None
+    api.view = replace(api.view, job_features=("gangs", "image"))
+    told = step(api, state).facts
+    assert isinstance(told, ClusterFacts)
+    assert told.job_features == ("gangs", "image")
+    told = step(api, state, features=("gangs", "image")).facts
+    assert isinstance(told, ClusterFacts)
+    assert told.job_features is None

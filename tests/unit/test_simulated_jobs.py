@@ -5,6 +5,7 @@ The simulated Slurm: what scripts print and how they end, and how the queue deci
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from itertools import count
 from pathlib import Path
@@ -17,6 +18,7 @@ from controlplane.providers.adapters.simulated.adapter import build
 from controlplane.providers.adapters.simulated.control import SimControl
 from controlplane.providers.adapters.simulated.script import Gang, Played, play
 from controlplane.providers.clusters import ClusterSpec, JobSpec, JobView, Member
+from controlplane.providers.errors import NoCapacity
 from controlplane.providers.machines import Deployment
 from controlplane.providers.registry import AdapterInput
 
@@ -271,3 +273,37 @@ def test_no_gpu_is_ever_given_to_two_jobs(
     assert {view.phase for view in queue.sim.list_jobs("clu_1")} == {"succeeded"}
     queue.sim.close()
     queue.control.close()
+
+
+def test_nobody_joins_a_kubernetes_before_it_is_founded_and_no_work_comes_to_who_leads(tmp_path: Path) -> None:
+    """The first members wait for the founder, later ones do not; a control plane gives no GPUs; a job of all nodes is turned away."""
+    now = [START]
+    sim = build(AdapterInput("prv_1", {"path": str(tmp_path / "w"), "profile": "realistic"}, {}, "test", lambda: now[0]))
+    refs = [one.ref for one in sim.list_machines().machines][:4]
+    for number, ref in enumerate(refs):
+        sim.deploy(Deployment(ref, f"a{number}", "ten_1", "clu_1", "net"))
+    now[0] += timedelta(days=1)
+    members = tuple(Member(ref, 8 if number else 0, f"a{number}", leads=not number) for number, ref in enumerate(refs))
+    spec = ClusterSpec("clu_1", "ten_1", "prj_1", "", members[:3])
+    sim.apply_cluster(spec)
+    begun = now[0]
+    now[0] += timedelta(days=1)
+    seen = {one.ref: one for one in sim.observe_cluster("clu_1").members}
+    assert [seen[ref].gpus for ref in refs[:3]] == [0, 8, 8]
+    sim.apply_cluster(ClusterSpec("clu_1", "ten_1", "prj_1", "", members))
+    again = now[0]
+    now[0] += timedelta(days=1)
+    took = {
+        one.ref: one.up_since - (again if one.ref == refs[3] else begun)
+        for one in sim.observe_cluster("clu_1").members
+        if one.up_since
+    }
+    assert all(took[ref] > timedelta(seconds=45) for ref in refs[:3])
+    assert took[refs[3]] < min(took[ref] for ref in refs[:3])
+    job = JobSpec("job_1-1", "clu_1", "ten_1", "", "#!/bin/sh\n", 4, 0, 1, 60, cluster_kind="kubernetes")
+    with pytest.raises(NoCapacity):
+        sim.submit(job)
+    sim.submit(replace(job, nodes=3))
+    now[0] += timedelta(hours=1)
+    assert set(sim.find_job("clu_1", "job_1-1").nodes) == set(refs[1:])
+    sim.close()
