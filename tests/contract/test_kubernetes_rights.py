@@ -11,9 +11,10 @@ from typing import Any
 import pytest
 
 from controlplane.providers.adapters.kubernetes.adapter import KubernetesAdapter, build
-from controlplane.providers.adapters.kubernetes.rights import GROUP_NEEDS, NEEDS, QUEUE_NEEDS, VOLUME_NEEDS, Need
+from controlplane.providers.adapters.kubernetes.rights import GROUP_NEEDS, NEEDS, QUEUE_NEEDS, VOLUME_NEEDS
 from controlplane.providers.clusters import ClusterSpec, JobSpec, Member
 from controlplane.providers.errors import Busy, NotFound
+from controlplane.providers.kube.rights import Need
 from controlplane.providers.machines import Deployment
 from controlplane.providers.registry import AdapterInput
 from controlplane.providers.services import Scaling, ServiceSpec

@@ -8,9 +8,10 @@ import base64
 
 import pytest
 
-from controlplane.providers.adapters.kubernetes.access import MAX_KUBECONFIG_BYTES, access, from_kubeconfig
+from controlplane.providers.adapters.kubernetes.access import access
 from controlplane.providers.adapters.kubernetes.config import KubernetesConfig
 from controlplane.providers.errors import Permanent
+from controlplane.providers.kube.access import MAX_KUBECONFIG_BYTES, from_kubeconfig
 from tests.kubernetes_kit import kubeconfig
 
 URL = "https://10.0.0.1:6443"

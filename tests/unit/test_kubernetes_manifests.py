@@ -18,10 +18,10 @@ import pytest
 from controlplane.providers.adapters.kubernetes import manifests, rights, serving, standing, walls
 from controlplane.providers.adapters.kubernetes.config import KubernetesConfig, OwnConfig, Volume
 from controlplane.providers.adapters.kubernetes.names import CLUSTER, Names
-from controlplane.providers.adapters.kubernetes.tokens import token_request
 from controlplane.providers.clusters import ClusterSpec, JobSpec, Member
 from controlplane.providers.errors import Refused
 from controlplane.providers.gpus import GpuKind
+from controlplane.providers.kube.kubeconfigs import token_request
 from controlplane.providers.launching import Launch
 from controlplane.providers.services import Readiness, Scaling, ServiceFile, ServiceSpec
 from controlplane.providers.volumes import Mount

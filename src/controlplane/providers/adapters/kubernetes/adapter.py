@@ -8,8 +8,7 @@ from collections.abc import Callable, Sequence
 from datetime import datetime
 
 from controlplane.providers.adapters.kubernetes.abilities import NO_GANGS, features, of_own, version_words
-from controlplane.providers.adapters.kubernetes.access import Access, access
-from controlplane.providers.adapters.kubernetes.client import Kube
+from controlplane.providers.adapters.kubernetes.access import access
 from controlplane.providers.adapters.kubernetes.config import KubernetesConfig
 from controlplane.providers.adapters.kubernetes.gauges import Gauges
 from controlplane.providers.adapters.kubernetes.ground import OwnGround
@@ -17,7 +16,7 @@ from controlplane.providers.adapters.kubernetes.jobs import Jobs
 from controlplane.providers.adapters.kubernetes.names import Names
 from controlplane.providers.adapters.kubernetes.nodes import Nodes
 from controlplane.providers.adapters.kubernetes.own import Own, own_access
-from controlplane.providers.adapters.kubernetes.rights import Rights
+from controlplane.providers.adapters.kubernetes.rights import needs_for
 from controlplane.providers.adapters.kubernetes.services import Services
 from controlplane.providers.adapters.kubernetes.shared import Shared
 from controlplane.providers.adapters.kubernetes.tokens import Tokens
@@ -33,6 +32,9 @@ from controlplane.providers.clusters import (
 from controlplane.providers.credentials import Kubeconfig
 from controlplane.providers.deadline import one_call
 from controlplane.providers.errors import Permanent, Refused, Unsupported
+from controlplane.providers.kube.access import Access
+from controlplane.providers.kube.client import Kube
+from controlplane.providers.kube.rights import Rights
 from controlplane.providers.machines import Deployment, MachineList, MachineView
 from controlplane.providers.registry import AdapterInput, read_config
 from controlplane.providers.services import ServiceSpec, ServiceView
@@ -113,7 +115,8 @@ class KubernetesAdapter:
                 return of_own(told, kueue, self._config)
             nodes = self._kube.list_all("/api/v1/nodes")
             claims = self._config.gpus_by == "dra"
-            gaps = self._rights.missing(queues=kueue is not None, groups=groups, volumes=bool(self._config.volumes), claims=claims)
+            needs = needs_for(queues=kueue is not None, groups=groups, volumes=bool(self._config.volumes), claims=claims)
+            gaps = self._rights.missing(needs)
             unclaimed = claims and not self._shared.pool.devices.api()
             counts = [] if unclaimed else [self._shared.pool.gpus(one) or 0 for one in nodes]
         notes = [_inventory(counts, len(nodes)), "network policies hold only where the cluster's network enforces them"]

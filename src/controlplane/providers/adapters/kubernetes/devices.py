@@ -13,12 +13,12 @@ import time
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from controlplane.providers.adapters.kubernetes.client import Kube
 from controlplane.providers.adapters.kubernetes.config import KubernetesConfig
 from controlplane.providers.adapters.kubernetes.names import GPUS, grouped
 from controlplane.providers.adapters.kubernetes.quantities import amount
 from controlplane.providers.errors import Refused, Unsupported
 from controlplane.providers.gpus import GpuKind
+from controlplane.providers.kube.client import Kube
 
 Json = dict[str, Any]
 GROUP = "resource.k8s.io"

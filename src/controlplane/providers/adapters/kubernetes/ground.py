@@ -10,13 +10,13 @@ import time
 from collections.abc import Iterable, Sequence
 from typing import Any, Protocol
 
-from controlplane.providers.adapters.kubernetes.client import Kube
 from controlplane.providers.adapters.kubernetes.config import KubernetesConfig
 from controlplane.providers.adapters.kubernetes.names import LEADS, Names, grouped
 from controlplane.providers.adapters.kubernetes.pool import Pool
 from controlplane.providers.adapters.kubernetes.queues import Queues
 from controlplane.providers.adapters.kubernetes.walls import Queueing, own_space, queue
 from controlplane.providers.errors import Busy, NotFound, ProviderError, Refused
+from controlplane.providers.kube.client import Kube
 
 log = logging.getLogger(__name__)
 Json = dict[str, Any]

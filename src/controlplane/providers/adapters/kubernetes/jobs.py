@@ -8,7 +8,6 @@ from collections.abc import Callable, Iterable, Sequence
 from datetime import datetime
 from typing import Any
 
-from controlplane.providers.adapters.kubernetes.client import Conflict, Exists, Kube
 from controlplane.providers.adapters.kubernetes.config import KubernetesConfig
 from controlplane.providers.adapters.kubernetes.folding import accounted, index, over, view
 from controlplane.providers.adapters.kubernetes.ground import Ground
@@ -28,6 +27,7 @@ from controlplane.providers.adapters.kubernetes.tracker import Tracker
 from controlplane.providers.adapters.kubernetes.walls import rank
 from controlplane.providers.clusters import JobSpec, JobView, OutputChunk
 from controlplane.providers.errors import Busy, NoCapacity, NotFound, Refused, Unsupported
+from controlplane.providers.kube.client import Conflict, Exists, Kube
 
 Json = dict[str, Any]
 MAX_CHANGES = 5

@@ -11,13 +11,13 @@ from datetime import datetime, timedelta
 from typing import Any
 
 from controlplane.providers.adapters.kubernetes import marks
-from controlplane.providers.adapters.kubernetes.client import Kube
 from controlplane.providers.adapters.kubernetes.config import KubernetesConfig
 from controlplane.providers.adapters.kubernetes.marks import MACHINE, Mark
 from controlplane.providers.adapters.kubernetes.names import CLUSTER, OWNER, Names, core, grouped, node_path, word
 from controlplane.providers.adapters.kubernetes.pool import Pool, ended, instant, ready_condition
 from controlplane.providers.adapters.kubernetes.quantities import amount
 from controlplane.providers.errors import Busy, NotFound, Refused
+from controlplane.providers.kube.client import Kube
 from controlplane.providers.machines import Check, Deployment, Inventory, MachineList, MachineView, Phase, WipeReport
 
 Json = dict[str, Any]

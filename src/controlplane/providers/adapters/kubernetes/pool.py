@@ -12,7 +12,6 @@ from datetime import UTC, datetime
 from decimal import Decimal
 from typing import Any
 
-from controlplane.providers.adapters.kubernetes.client import FIELD_MANAGER, Conflict, Kube
 from controlplane.providers.adapters.kubernetes.config import KubernetesConfig
 from controlplane.providers.adapters.kubernetes.devices import Devices, fits, usable
 from controlplane.providers.adapters.kubernetes.names import (
@@ -31,6 +30,7 @@ from controlplane.providers.adapters.kubernetes.quantities import amount
 from controlplane.providers.clusters import Member, MemberState, MemberView
 from controlplane.providers.errors import Busy, NotFound, Refused
 from controlplane.providers.gpus import GpuKind
+from controlplane.providers.kube.client import FIELD_MANAGER, Conflict, Kube
 
 Json = dict[str, Any]
 MAX_CHANGES = 5

@@ -7,9 +7,9 @@ from __future__ import annotations
 import threading
 import time
 
-from controlplane.providers.adapters.kubernetes.client import Kube
 from controlplane.providers.adapters.kubernetes.config import KubernetesConfig
 from controlplane.providers.adapters.kubernetes.walls import Queueing
+from controlplane.providers.kube.client import Kube
 
 KUEUE = "kueue.x-k8s.io"
 FACTS_KEPT_S = 60.0

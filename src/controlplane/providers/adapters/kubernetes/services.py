@@ -8,7 +8,6 @@ import threading
 import time
 from typing import Any
 
-from controlplane.providers.adapters.kubernetes.client import Exists, Kube
 from controlplane.providers.adapters.kubernetes.config import KubernetesConfig
 from controlplane.providers.adapters.kubernetes.ground import Ground
 from controlplane.providers.adapters.kubernetes.names import SERVICE, TURN, Names, core, grouped, service_name
@@ -27,6 +26,7 @@ from controlplane.providers.adapters.kubernetes.serving import (
 )
 from controlplane.providers.adapters.kubernetes.standing import service_of, view
 from controlplane.providers.errors import Busy, NoCapacity, NotFound
+from controlplane.providers.kube.client import Exists, Kube
 from controlplane.providers.services import ServiceSpec, ServiceView
 
 Json = dict[str, Any]

@@ -11,7 +11,6 @@ from dataclasses import replace
 from datetime import datetime
 from typing import Any
 
-from controlplane.providers.adapters.kubernetes.client import Conflict, Kube
 from controlplane.providers.adapters.kubernetes.config import KubernetesConfig
 from controlplane.providers.adapters.kubernetes.names import CLUSTER, MEMBERS, TENANT, VERIFIED, Names, core
 from controlplane.providers.adapters.kubernetes.pool import ENDED, Pool, instant, jobs_by_node, wanted_gpus
@@ -19,6 +18,7 @@ from controlplane.providers.adapters.kubernetes.queues import Queues
 from controlplane.providers.adapters.kubernetes.walls import Part, Queueing, namespace, outside, queue, walls
 from controlplane.providers.clusters import ClusterList, ClusterSpec, ClusterView, MemberView
 from controlplane.providers.errors import Busy, NotFound, Refused
+from controlplane.providers.kube.client import Conflict, Kube
 from controlplane.providers.machines import Check
 
 Json = dict[str, Any]

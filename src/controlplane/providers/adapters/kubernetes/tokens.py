@@ -7,10 +7,6 @@ from __future__ import annotations
 import base64
 from typing import Any
 
-import yaml
-
-from controlplane.providers.adapters.kubernetes.access import Access
-from controlplane.providers.adapters.kubernetes.client import Kube
 from controlplane.providers.adapters.kubernetes.config import KubernetesConfig
 from controlplane.providers.adapters.kubernetes.names import TENANT, Names, core
 from controlplane.providers.adapters.kubernetes.pool import instant
@@ -18,6 +14,9 @@ from controlplane.providers.adapters.kubernetes.shared import Shared
 from controlplane.providers.adapters.kubernetes.walls import PEOPLE, people
 from controlplane.providers.credentials import Kubeconfig
 from controlplane.providers.errors import Busy, NotFound, Refused, Unknown, Unsupported
+from controlplane.providers.kube.access import Access
+from controlplane.providers.kube.client import Kube
+from controlplane.providers.kube.kubeconfigs import kubeconfig_text, token_request
 
 Json = dict[str, Any]
 
@@ -71,27 +70,3 @@ class Tokens:
             for part in people(self._names, cluster_id, tenant_id):
                 self._kube.apply(part.path, part.body)
             return self._kube.create(path, body)
-
-
-def kubeconfig_text(cluster_id: str, server: Json, user: Json, namespace: str = "") -> str:
-    """
-    The kubeconfig of one server and one user, both by the cluster's id.
-    """
-    context = {"cluster": cluster_id, "user": cluster_id} | ({"namespace": namespace} if namespace else {})
-    whole = {
-        "apiVersion": "v1",
-        "kind": "Config",
-        "clusters": [{"name": cluster_id, "cluster": server}],
-        "users": [{"name": cluster_id, "user": user}],
-        "contexts": [{"name": cluster_id, "context": context}],
-        "current-context": cluster_id,
-    }
-    return yaml.safe_dump(whole, sort_keys=False)
-
-
-def token_request(lifetime_s: int) -> Json:
-    """
-    What is asked of the server: a token for itself that ends after so many seconds.
-    """
-    spec = {"audiences": [], "expirationSeconds": lifetime_s}
-    return {"apiVersion": "authentication.k8s.io/v1", "kind": "TokenRequest", "spec": spec}

@@ -22,10 +22,10 @@ import urllib3
 from kubernetes.client import ApiClient, Configuration
 from kubernetes.client.exceptions import ApiException
 
-from controlplane.providers.adapters.kubernetes.access import Access
-from controlplane.providers.adapters.kubernetes.feed import PIECE_BYTES, Feed
 from controlplane.providers.deadline import time_left_s
 from controlplane.providers.errors import AuthFailed, Busy, NotFound, NotSent, Permanent, ProviderError, Refused, Unknown
+from controlplane.providers.kube.access import Access
+from controlplane.providers.kube.feed import PIECE_BYTES, Feed
 
 CONNECT_S = 5.0
 MAX_CONNECTIONS = 8

@@ -1,0 +1,3 @@
+"""
+Speaking to API servers of Kubernetes, for every adapter that does.
+"""
