@@ -21,6 +21,7 @@ from controlplane.providers.adapters.kubernetes.names import CLUSTER, Names
 from controlplane.providers.clusters import ClusterSpec, JobSpec, Member
 from controlplane.providers.errors import Refused
 from controlplane.providers.gpus import GpuKind
+from controlplane.providers.kube import rights
 from controlplane.providers.kube.kubeconfigs import token_request
 from controlplane.providers.launching import Launch
 from controlplane.providers.services import Readiness, Scaling, ServiceFile, ServiceSpec

@@ -56,7 +56,7 @@ class Capabilities:
     version: str
     """The peer's version as it says it, for example `slurm 22.05.8, api v0.0.38`."""
     products: tuple[str, ...]
-    """Cluster kinds it can make: `slurm`, `kubernetes`."""
+    """What it can make: `slurm`, `kubernetes`, `baremetal`; `managed_kubernetes`: a whole one, whose control planes the peer keeps."""
     job_output: bool = False
     """Whether output of jobs can be read."""
     drain: bool = False
@@ -81,6 +81,10 @@ class Capabilities:
     """Names of what jobs can mount, with the feature `mounts`."""
     own_kubernetes: Mapping[str, str] = field(default_factory=dict)
     """Where the peer itself makes Kubernetes clusters that are one tenant's alone: by distribution, the version."""
+    kubernetes_versions: tuple[str, ...] = ()
+    """Versions that may be ordered with the product `managed_kubernetes`; the first is what orders get that name none."""
+    instance_types: tuple[str, ...] = ()
+    """Of which nodes it makes that product."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,6 +101,10 @@ class Member:
     """The allocation's id."""
     leads: bool = False
     """Whether it is a control plane of a Kubernetes of one's own, to which no work comes."""
+    node_set: str = ""
+    """Name of its node set, unique in the cluster."""
+    instance_type: str = ""
+    """What it is sold as."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,6 +123,8 @@ class ClusterSpec:
     """The peer's account jobs run as, one per tenant, assigned by us; empty where the peer makes its own."""
     members: tuple[Member, ...]
     """Exactly these; a member that is not here any more is removed once nothing runs on it."""
+    version: str = ""
+    """Of Kubernetes, for peers that make it at the version that is asked for; empty: as it is, or their own choice."""
 
 
 @dataclass(frozen=True, slots=True)
