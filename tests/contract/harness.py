@@ -8,6 +8,7 @@ ids. A harness says in `lacks` what its peer cannot do; those tests are skipped,
 
     machines            the peer does not own machines (no `Machines`)
     clusters            the peer makes no clusters and runs no jobs (no `Clusters`)
+    jobs                the peer makes clusters and runs no jobs in them (no `SupportsJobs`)
     late_members        when a member came up is not known
     node_death          a machine cannot be killed and brought back
     short_time_limits   a limit of a few seconds is not enforced in time

@@ -184,6 +184,7 @@ def test_a_dead_machine_is_seen_down_and_comes_back(harness: Harness) -> None:
     assert harness.view(spec).verified_at == verified
 
 
+@pytest.mark.needs("jobs")
 def test_a_member_with_a_running_job_is_not_taken_away(harness: Harness) -> None:
     """Busy while it runs, gone once it has ended; the job is not harmed."""
     spec = harness.cluster(2)

@@ -16,7 +16,7 @@ from controlplane.providers.launching import Launch
 from controlplane.providers.volumes import Mount
 from tests.contract.harness import Harness
 
-pytestmark = pytest.mark.needs("clusters")
+pytestmark = pytest.mark.needs("clusters", "jobs")
 FEATURES: dict[str, dict[str, Any]] = {
     "image": {"image": "registry.example/team/train:1"},
     "launch_mpi": {"script": "", "launch": Launch("mpi", ("echo", "process"))},

@@ -13,7 +13,7 @@ from controlplane.providers.clusters import OutputChunk, SupportsJobs, SupportsO
 from controlplane.providers.errors import NoCapacity, NotFound, ProviderError, Refused
 from tests.contract.harness import ENDED, Harness
 
-pytestmark = pytest.mark.needs("clusters")
+pytestmark = pytest.mark.needs("clusters", "jobs")
 WHERE = "srun bash -c 'echo task=$SLURM_PROCID node=$SLURMD_NODENAME gpus=$CUDA_VISIBLE_DEVICES'"
 
 

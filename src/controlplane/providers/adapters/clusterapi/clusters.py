@@ -149,10 +149,9 @@ class Clusters:
         if cluster is None:
             return self._remains(cluster_id, hosts)
         machines = self._machines(cluster_id)
-        seats = [Seat(one, machine_of(one, machines)) for one in hosts]
         if cluster["metadata"].get("deletionTimestamp"):
-            left = tuple(MemberView(one.ref, "draining" if one.machine else "absent", None) for one in seats)
-            return ClusterView(cluster_id, left, checks=(_stuck(cluster, machines),))
+            return ClusterView(cluster_id, (), checks=(_stuck(cluster, machines),))
+        seats = [Seat(one, machine_of(one, machines)) for one in hosts]
         nodes = self._tenants.nodes(cluster_id)
         views = [self._seen(one, nodes.get(one.node)) for one in seats if one.pinned or one.machine is not None]
         told = folding.control_plane_check(cluster)
@@ -167,16 +166,14 @@ class Clusters:
 
     def delete(self, cluster_id: str) -> None:
         """
-        See `Clusters.delete_cluster`. Hosts keep their marks until no Machine has them.
+        See `Clusters.delete_cluster`. Hosts lose their marks at once; one that a Machine has is still refused to everybody else.
         """
         self._tenants.forget(cluster_id)
         cluster = self._find(cluster_id)
         if cluster is not None and not cluster["metadata"].get("deletionTimestamp"):
             self._kube.delete(self._path(cluster_id), uid=cluster["metadata"]["uid"])
         for host in self._hosts.marked(cluster_id):
-            free = self._hosts.unpin(host)
-            if not folding.consumer(free):
-                self._hosts.leave(free)
+            self._hosts.leave(host)
 
     def list_ids(self) -> ClusterList:
         """
