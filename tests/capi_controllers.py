@@ -130,7 +130,9 @@ class Controllers:
         ref = (machine.get("status") or {}).get("nodeRef")
         if ref and host is not None and host["metadata"]["name"] in self.budgets:
             message = f"Drain not completed yet: cannot evict pods of {ref['name']}: disruption budget"
-            self._change("machines", CAPI, machine, lambda new: new["status"].update(phase="Deleting", conditions=[_deleting(message)]))
+            self._change(
+                "machines", CAPI, machine, lambda new: new["status"].update(phase="Deleting", conditions=[_deleting(message)])
+            )
             return
         if ref:
             self._nodes.drop(ref["name"])
@@ -162,14 +164,16 @@ class Controllers:
         there = [one for one in mine if not one["metadata"].get("deletionTimestamp")]
         old = [one for one in there if one["spec"]["version"] != spec["version"]]
         if len(there) > wanted:
-            order = sorted(there, key=lambda one: (FIRST not in (one["metadata"].get("annotations") or {}), one not in old, -_number(one)))
+            order = sorted(
+                there, key=lambda one: (FIRST not in (one["metadata"].get("annotations") or {}), one not in old, -_number(one))
+            )
             self._delete("machines", CAPI, order[0])
         elif len(there) < wanted:
             self._make_machine(deployment)
         elif old:
             ready = sum(1 for one in there if (one.get("status") or {}).get("nodeRef"))
             if wanted - ready < spec["maxUnavailable"]:
-                self._delete("machines", CAPI, sorted(old, key=_number)[0])
+                self._delete("machines", CAPI, min(old, key=_number))
         if deployment["metadata"].get("deletionTimestamp") and not mine:
             self._remove("machinedeployments", CAPI, deployment)
 
@@ -243,7 +247,9 @@ class Controllers:
         name = cluster["metadata"]["name"]
         wanted = {one["name"]: one for one in (topology.get("workers") or {}).get("machineDeployments") or []}
         made = {
-            one["metadata"]["labels"][OF_SET]: one for one in self._all("machinedeployments", CAPI) if one["spec"]["clusterName"] == name
+            one["metadata"]["labels"][OF_SET]: one
+            for one in self._all("machinedeployments", CAPI)
+            if one["spec"]["clusterName"] == name
         }
         for key, one in wanted.items():
             pin = next(each["value"] for each in one["variables"]["overrides"] if each["name"] == self._pin)
@@ -265,7 +271,11 @@ class Controllers:
         old = cluster["apiVersion"].endswith("v1beta1")
         behind = [one for one in self._all("machinedeployments", CAPI) if one["spec"]["version"] != topology["version"]]
         told = [
-            {"type": "ControlPlaneReady" if old else "ControlPlaneAvailable", "status": "True" if leads else "False", "reason": "Told"},
+            {
+                "type": "ControlPlaneReady" if old else "ControlPlaneAvailable",
+                "status": "True" if leads else "False",
+                "reason": "Told",
+            },
             {"type": "TopologyReconciled", "status": "False" if behind or not leads else "True", "reason": "Told"},
         ]
         self._change("clusters", CAPI, cluster, lambda new: new.update(status={"phase": "Provisioned", "conditions": told}))

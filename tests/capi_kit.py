@@ -97,7 +97,11 @@ def a_host(name: str, **labels: str) -> dict[str, Any]:
     """A host that Metal3 has registered, inspected and cleaned."""
     return {
         "metadata": {"name": name, "labels": {"sold": "yes", "example.org/gpus": "8", "example.org/gpu": "h100", **labels}},
-        "spec": {"online": False, "automatedCleaningMode": "metadata", "bmc": {"address": "redfish://bmc", "credentialsName": name}},
+        "spec": {
+            "online": False,
+            "automatedCleaningMode": "metadata",
+            "bmc": {"address": "redfish://bmc", "credentialsName": name},
+        },
         "status": {
             "operationalStatus": "OK",
             "errorMessage": "",
@@ -186,7 +190,8 @@ class CapiKit:
 
     def remains(self) -> list[str]:
         """What is left of clusters, anybody's: objects, and what is written on hosts."""
-        left = [f"{kind}/{one['metadata']['name']}" for kind in ("clusters", "machinedeployments", "machines") for one in self.objects(kind)]
+        kinds = ("clusters", "machinedeployments", "machines")
+        left = [f"{kind}/{one['metadata']['name']}" for kind in kinds for one in self.objects(kind)]
         infra = f"/apis/infrastructure.cluster.x-k8s.io/v1beta2/namespaces/{NAMESPACE}/metal3machines"
         left += [f"metal3machines/{one['metadata']['name']}" for one in self.kit.ask("GET", infra)["items"]]
         left += [one["metadata"]["name"] for one in self.kit.ask("GET", f"/api/v1/namespaces/{NAMESPACE}/secrets")["items"]]

@@ -105,14 +105,16 @@ def _check_roles(order: Order) -> list[FieldError]:
     ]
     if wrong:
         return wrong
-    taken = OWN_ROLES[order.kind] if own else {"worker"}
+    taken = OWN_ROLES[order.kind] if own and not order.managed else {"worker"}
     words = "Only a Slurm of one's own (spec.slurm) has heads and logins, and a Kubernetes (spec.kubernetes) control planes."
+    if order.managed:
+        words = "The provider makes the control planes of a managed Kubernetes: order workers only."
     wrong = [
         FieldError(f"body.spec.node_sets.{place}.role", "role_not_taken", words)
         for place, one in enumerate(order.sets)
         if one.role not in taken
     ]
-    return wrong or (_check_counts(order) if own else [])
+    return wrong or (_check_counts(order) if own and not order.managed else [])
 
 
 def _check_counts(order: Order) -> list[FieldError]:

@@ -12,7 +12,7 @@ from sqlalchemy.orm import Session
 from controlplane.boots import service as boots
 from controlplane.clusters import repository
 from controlplane.clusters.dedicating import SCRIPT_TIMEOUT_S, Founding, Stage, bare_pools
-from controlplane.clusters.states import KubernetesOptions, Order, SetOrder
+from controlplane.clusters.states import MANAGED, KubernetesOptions, Order, SetOrder
 from controlplane.kit.clock import CpClock
 from controlplane.kit.errors import NoCapacity
 from controlplane.kit.ids import new_id
@@ -42,6 +42,7 @@ def find_pool(pools: Sequence[Any], tenant_id: str, site: str, worker_types: Col
     """
     The first provider in the site that makes such clusters of these workers: by itself, or of bare machines; None where none does.
     """
+    assert wanted.distribution != MANAGED
     able = (one for one in pools if one.site == site and not set(one.tenants) - {tenant_id})
     made = next((one for one in able if _makes(one, wanted)), None)
     return made or _bare_pool(pools, tenant_id, site, worker_types, wanted)

@@ -11,7 +11,7 @@ from sqlalchemy import bindparam, text, update
 from sqlalchemy.dialects.postgresql import JSONB
 from sqlalchemy.orm import Session
 
-from controlplane.clusters import founding, repository
+from controlplane.clusters import founding, managing, repository
 from controlplane.clusters.models import ClusterRow, NodeSetRow
 from controlplane.clusters.states import ClusterFacts
 from controlplane.images import service as images
@@ -198,17 +198,24 @@ def _pool_for(order: Order, pools: Sequence[Any], formats: Mapping[str, str]) ->
     The provider that shall make the cluster: its present one, or the first in the site that makes this product for this tenant.
     """
     wanted = {formats[one.image_id] for one, _ in order.lacking if one.image_id is not None}
-    product = NEEDS_MACHINES_ONLY if order.row["peer_id"] is not None else order.row["kind"]
+    managed = managing.is_managed(order.row["kubernetes"])
+    product = NEEDS_MACHINES_ONLY if order.row["peer_id"] is not None else managing.PRODUCT if managed else order.row["kind"]
     for pool in pools:
         if order.row["provider_id"] is not None and pool.id != order.row["provider_id"]:
             continue
         if not nodes.installs_images(pool, wanted):
+            continue
+        if managed and order.row["provider_id"] is None and not _makes(order, pool):
             continue
         products = pool.capabilities.get("products", [])
         others = set(pool.tenants) - {order.row["tenant_id"]}
         if pool.site == order.row["site"] and product in products and not others:
             return pool
     return None
+
+
+def _makes(order: Order, pool: Any) -> bool:
+    return managing.makes(pool, {one.instance_type for one, _ in order.lacking}, order.row["kubernetes"]["version"])
 
 
 def _request(order: Order, pool: str) -> Request:

@@ -9,7 +9,7 @@ from typing import Any
 from sqlalchemy.orm import Session
 
 from controlplane.catalog import service as catalog
-from controlplane.clusters import founding
+from controlplane.clusters import founding, managing
 from controlplane.clusters.checking import check_images, check_order, image_formats
 from controlplane.clusters.states import Order
 from controlplane.identity import service as identity
@@ -70,6 +70,8 @@ def _pools(session: Session, tenant_id: str, order: Order) -> list[Any]:
     """
     formats = image_formats(session, order)
     known = [one for one in nodes.read_pools(session, [order.site]) if nodes.installs_images(one, formats)]
+    if order.managed:
+        return managing.find_pools(known, tenant_id, order)
     if order.own:
         found = founding.find_pool(known, tenant_id, order)
         return [] if found is None else [found]

@@ -11,7 +11,7 @@ from sqlalchemy.orm import Session
 
 from controlplane.boots import service as boots
 from controlplane.clusters.models import ClusterRow, NodeSetRow, ProviderUserRow
-from controlplane.clusters.states import ClusterSnapshot, MemberSnapshot, Roll, SetSnapshot, SetView
+from controlplane.clusters.states import MANAGED, ClusterSnapshot, MemberSnapshot, Roll, SetSnapshot, SetView
 from controlplane.kit.errors import NotFound
 from controlplane.nodes import service as nodes
 from controlplane.nodes.states import ProviderRef, host_name
@@ -121,6 +121,7 @@ def snapshot(
     billed, booted = beside
     roles = {one.id: one.role for one in sets}
     dedicated = row["peer_id"] is not None
+    managing = row["kubernetes"] is not None and row["kubernetes"]["distribution"] == MANAGED
     return ClusterSnapshot(
         id=row["id"],
         state=row["state"],
@@ -142,6 +143,7 @@ def snapshot(
         roll=None if row["upgrade"] is None else read_roll(row["upgrade"]),
         release="" if row["slurm"] is None else head_release(row["slurm"]),
         distribution="" if row["kubernetes"] is None else row["kubernetes"]["distribution"],
+        version=kubernetes_version(row["kubernetes"]) if managing else "",
         ahead={} if row["kubernetes"] is None else row["kubernetes"].get("ahead", {}),
     )
 

@@ -10,7 +10,7 @@ from controlplane.web.schemas import Body, Condition, Issue, Labels, Moment, Mon
 
 Kind = Literal["slurm", "baremetal", "kubernetes"]
 SetRole = Literal["worker", "head", "login", "control_plane"]
-Distribution = Literal["kubeadm", "k3s"]
+Distribution = Literal["kubeadm", "k3s", "managed"]
 Count = Annotated[int, Field(ge=1, le=4096, description="How many nodes.", examples=[4])]
 TypeName = Annotated[str, Field(min_length=1, max_length=63, description="An instance type by name.", examples=["hgx-h100-8"])]
 SiteName = Annotated[str, Field(min_length=1, max_length=63, description="A site by name.", examples=["osl1"])]
@@ -67,7 +67,10 @@ class KubernetesIn(Body):
     """
 
     distribution: Distribution = Field(
-        default="kubeadm", description="Who sets it up; k3s is the light choice.", examples=["kubeadm"]
+        default="kubeadm",
+        description="Who sets it up; k3s is the light choice. managed: the provider, which makes and keeps the control planes as well, so"
+        " that only workers are ordered, and nobody logs in to them.",
+        examples=["kubeadm"],
     )
     version: str | None = Field(
         default=None,
@@ -110,7 +113,7 @@ class ClusterSpecIn(Body):
     kubernetes: KubernetesIn | None = Field(
         default=None,
         description="For kind kubernetes: a Kubernetes of one's own instead of a part of a shared one; needs nodes of the role "
-        "control_plane, and a login.",
+        "control_plane, and a login, unless it is managed.",
     )
     image: ImageId | None = Field(
         default=None,

@@ -13,7 +13,7 @@ from sqlalchemy.orm import Session
 
 from controlplane.boots import service as boots
 from controlplane.catalog import service as catalog
-from controlplane.clusters import driving, founding, repository
+from controlplane.clusters import driving, founding, managing, repository
 from controlplane.clusters.checking import check_images, check_order, image_formats, refuse_if_hopeless
 from controlplane.clusters.driving import return_quota
 from controlplane.clusters.errors import NotChangeable
@@ -129,7 +129,7 @@ def order_cluster(
         "spec": order.spec,
         "blueprint_id": _make_blueprint(session, project.tenant_id, cluster_id, order, sealer),
         "slurm": made.facts if made and order.slurm is not None else None,
-        "kubernetes": made.facts if made and order.kubernetes is not None else None,
+        "kubernetes": _kubernetes_facts(session, project.tenant_id, order, made),
         "provider_id": made.pool_id if made else None,
         "peer_id": made.peer_id if made else None,
         "provider_user": founding.account_of(order),
@@ -145,6 +145,12 @@ def order_cluster(
     operation_id = start_operation(session, new, first="pending", reason="Ordered.")
     _tell(session, row, "", "pending", "Ordered.")
     return ClusterView(row, sets, {}, operation_id), operation_id
+
+
+def _kubernetes_facts(session: Session, tenant_id: str, order: Order, made: founding.Founding | None) -> dict[str, Any] | None:
+    if order.managed:
+        return managing.facts_of(session, tenant_id, order)
+    return made.facts if made and order.kubernetes is not None else None
 
 
 def _make_blueprint(session: Session, tenant_id: str, cluster_id: str, order: Order, sealer: Sealer | None) -> str | None:
@@ -287,6 +293,10 @@ def stop_upgrade(session: Session, principal: Principal, cluster_id: str) -> Non
     principal.check_project(row.project_id)
     if row.state != "upgrading" or row.upgrade is None:
         raise NotChangeable("No upgrade is under way.", state=row.state)
+    if managing.is_managed(row.kubernetes):
+        raise NotChangeable(
+            "The provider brings a managed Kubernetes to its version; that is not stopped half-way.", state=row.state
+        )
     request_cancel(session, cluster_id)
     now = session.execute(select(CpClock())).scalar_one()
     row.upgrade = {**row.upgrade, "cancelled": True}
@@ -400,6 +410,7 @@ def homes(session: Session, cluster_ids: Sequence[str]) -> dict[str, Home]:
             gpus_per_node=max((one.gpus for one in work[row.id]), default=0),
             gpu_model=models.pop() if len(models := {one.gpu_model for one in work[row.id]}) == 1 else "",
             dedicated=row.peer_id is not None,
+            managed=managing.is_managed(row.kubernetes),
         )
         for row in rows
     }
@@ -422,5 +433,6 @@ def allowed_actions(view: ClusterView) -> dict[str, str]:
     update_ = (
         f"Operation {busy} is active." if busy else "" if state in CHANGEABLE else f"A cluster in state {state} cannot be changed."
     )
-    own = "" if view.row.peer_id is not None else "Only a Slurm or a Kubernetes of one's own is upgraded."
+    upgradable = view.row.peer_id is not None or managing.is_managed(view.row.kubernetes)
+    own = "" if upgradable else "Only a Slurm or a Kubernetes of one's own is upgraded."
     return {"delete": "It is deleted." if state == "deleted" else "", "update": update_, "upgrade": own or update_}

@@ -13,6 +13,8 @@ from controlplane.rendering.kubernetes.plan import Distribution
 
 BARE = "baremetal"
 KUBERNETES = "kubernetes"
+MANAGED: Literal["managed"] = "managed"
+"""The distribution of a Kubernetes whose control planes its provider makes and keeps, out of sight."""
 SetRole = Literal["worker", "head", "login", "control_plane"]
 COORDINATORS = frozenset({"head", "control_plane"})
 """Roles of nodes that hold what their cluster knows."""
@@ -88,8 +90,8 @@ class KubernetesOptions:
     What may be chosen for a Kubernetes of one's own.
     """
 
-    distribution: Distribution = "kubeadm"
-    """Who sets it up."""
+    distribution: Distribution | Literal["managed"] = "kubeadm"
+    """Who sets it up; managed: its provider, which keeps its control planes as well."""
     version: str = ""
     """Of Kubernetes; empty: what the site offers."""
 
@@ -238,6 +240,8 @@ class ClusterSnapshot:
     """What the head of a Slurm of its owner's own has; empty for others."""
     distribution: str = ""
     """Who sets up a Kubernetes of its owner's own; empty for others."""
+    version: str = ""
+    """Of Kubernetes, where its provider makes it at a version; empty for others."""
     ahead: Mapping[str, str] = field(default_factory=dict)
     """Allocations whose hosts are told a later version of Kubernetes than the others: of their API server, or of all."""
 
@@ -322,6 +326,8 @@ class Home:
     """As in the catalog; empty where its node sets differ."""
     dedicated: bool = False
     """Whether it is a Slurm or a Kubernetes of its owner's own."""
+    managed: bool = False
+    """Whether it is a Kubernetes of its owner's own whose control planes its provider keeps."""
 
     @property
     def sends_output(self) -> bool:
@@ -414,7 +420,14 @@ class Order:
         """
         Whether the product is made of the nodes by themselves and shared with nobody.
         """
-        return self.slurm is not None or self.kubernetes is not None
+        return self.slurm is not None or (self.kubernetes is not None and not self.managed)
+
+    @property
+    def managed(self) -> bool:
+        """
+        Whether it is a Kubernetes whose control planes its provider makes and keeps.
+        """
+        return self.kubernetes is not None and self.kubernetes.distribution == MANAGED
 
     @property
     def spec(self) -> dict[str, Any]:

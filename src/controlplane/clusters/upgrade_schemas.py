@@ -7,6 +7,7 @@ from typing import Any
 from pydantic import Field
 
 from controlplane.clusters.schemas import ImageId
+from controlplane.clusters.states import MANAGED
 from controlplane.rendering.slurm.releases import ReleaseName
 from controlplane.web.schemas import Body, Name, Out
 
@@ -32,7 +33,8 @@ class UpgradeIn(Body):
         default=None,
         pattern=r"^1\.[0-9]{1,3}\.[0-9]{1,3}$",
         description="Kubernetes' version that all hosts have in the end: control planes first, one after another, then workers. One that"
-        " the site offers, no older than the present one, and at most one minor release later. Needed for a Kubernetes, and only there.",
+        " the site offers, no older than the present one, and at most one minor release later. Needed for a Kubernetes, and only there."
+        " A managed one is brought there as its provider sees fit: node_sets are not taken, and its operator says how many at a time.",
         examples=["1.36.2"],
     )
     max_unavailable: int = Field(
@@ -77,9 +79,10 @@ def upgrade_plan(view: Any) -> UpgradePlan:
     install = told["install"] or {}
     parts = []
     if "version" in install:
-        alone = view.row.kubernetes["distribution"] == "k3s"
+        alone = view.row.kubernetes["distribution"] != "kubeadm"
         parts = [] if alone else [("API servers", count["control_plane"], 1, False)]
-        parts.append(("control planes" if alone else "kubelets of control planes", count["control_plane"], 1, True))
+        kept = view.row.kubernetes["distribution"] == MANAGED  # its control planes come first, too, and are nobody's to count
+        parts += [] if kept else [("control planes" if alone else "kubelets of control planes", count["control_plane"], 1, True)]
     elif install:
         parts = [("head", count["head"], 1, False)]
     parts.append(("workers", sum(sets[one].count for one in told["sets"]), told["at_once"], True))

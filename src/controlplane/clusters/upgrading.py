@@ -9,7 +9,7 @@ from typing import NoReturn
 from sqlalchemy import update
 from sqlalchemy.orm import Session
 
-from controlplane.clusters import repository, upgrading_kubernetes
+from controlplane.clusters import managing, repository, upgrading_kubernetes
 from controlplane.clusters.checking import check_format
 from controlplane.clusters.errors import NotChangeable
 from controlplane.clusters.models import ClusterRow, NodeSetRow
@@ -81,7 +81,8 @@ def upgrade_workers(
     if wish.image is not None:
         _take_image(session, principal, row, wish.image, chosen)
     if row.kubernetes is not None:
-        install: dict[str, str] | None = upgrading_kubernetes.way_to(session, row, wish.version)
+        way = managing if managing.is_managed(row.kubernetes) else upgrading_kubernetes
+        install: dict[str, str] | None = way.way_to(session, row, wish.version)
     else:
         install = None if wish.release is None else _install(session, row, wish.release)
     plan = Roll(tuple(one.id for one in chosen), wish.at_once, wish.drain_limit_s, RETURN_LIMIT_S, install=install)
@@ -105,6 +106,8 @@ def _check_words(row: ClusterRow, wish: Wish) -> None:
         for name, value in other.items()
         if value is not None
     ]
+    if managing.is_managed(row.kubernetes) and wish.node_sets:
+        wrong.append(FieldError("body.node_sets", "not_taken", "A managed Kubernetes is upgraded as a whole."))
     if wrong:
         raise Invalid(wrong[0].message, errors=wrong)
 

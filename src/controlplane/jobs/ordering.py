@@ -53,6 +53,11 @@ def check_home(home: Home, order: JobOrder) -> None:
             f"{home.cluster_id} is a {home.kind} cluster; jobs run on clusters of the kind {kinds}.",
             hint=f"Order a cluster of the kind {kinds}, or start the work on this one yourself with its credentials.",
         )
+    if home.managed:
+        raise ClusterRunsNoJobs(
+            f"{home.cluster_id} is kept by its provider, who starts no jobs for us in it.",
+            hint="Get a kubeconfig (POST …/kubeconfigs) and start the work with kubectl.",
+        )
     if home.state in HOME_LOST:
         raise ClusterNotUsable(
             f"{home.cluster_id} is {home.state}; name a cluster that runs or is being made.", cluster_state=home.state

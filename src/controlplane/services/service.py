@@ -115,6 +115,11 @@ def home_of(session: Session, principal: Principal, project_id: str, cluster_id:
             f"{cluster_id} is a {home.kind} cluster; services run on clusters of the kind {PRODUCT}.",
             hint=f"Order a cluster with kind {PRODUCT}. On this one, run the server as a job or start it yourself on its nodes.",
         )
+    if home.managed:
+        raise ClusterRunsNoServices(
+            f"{cluster_id} is kept by its provider, who keeps no services up for us in it.",
+            hint="Get a kubeconfig (POST …/kubeconfigs) and start the server with kubectl.",
+        )
     if home.state in HOME_LOST:
         raise ClusterUnusable(f"{cluster_id} is {home.state}; name a cluster that runs or is being made.", cluster_state=home.state)
     return home

@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from controlplane.clusters.states import KUBERNETES, ClusterSnapshot
-from controlplane.clusters.steps import bare, dedicated, own_kubernetes, upgrading_kubernetes
+from controlplane.clusters.steps import bare, dedicated, managed, own_kubernetes, upgrading_kubernetes
 from controlplane.clusters.steps.bootstrapping import bootstrap
 from controlplane.clusters.steps.deleting import delete
 from controlplane.clusters.steps.failed import clear
@@ -40,7 +40,7 @@ STEPS: Mapping[str, Callable[[Any, Any], Outcome]] = {
     "running": _by_kind(watch, bare.watch, dedicated.watch, own_kubernetes.watch),
     "degraded": _by_kind(watch, bare.watch, dedicated.watch, own_kubernetes.watch),
     "updating": _by_kind(change, bare.change, dedicated.change, own_kubernetes.change),
-    "upgrading": _by_kind(roll, roll, roll, upgrading_kubernetes.roll),
+    "upgrading": _by_kind(managed.roll, roll, roll, upgrading_kubernetes.roll),
     "failed": _by_kind(clear, bare.clear, bare.clear, bare.clear),
     "deleting": _by_kind(delete, bare.delete, bare.delete, bare.delete),
 }

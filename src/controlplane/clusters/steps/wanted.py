@@ -17,10 +17,21 @@ def wanted(cluster: ClusterSnapshot) -> ClusterSpec:
     """
     Exactly the members that stay.
     """
+    sets = {one.id: (one.name, one.instance_type) for one in cluster.sets}
     return ClusterSpec(
         cluster_id=cluster.id,
         tenant_id=cluster.tenant_id,
         project_id=cluster.project_id,
         user=cluster.user,
-        members=tuple(Member(one.ref, one.gpus, one.allocation_id, leads=one.role == "control_plane") for one in staying(cluster)),
+        members=tuple(
+            Member(
+                one.ref,
+                one.gpus,
+                one.allocation_id,
+                one.role == "control_plane",
+                *sets.get(one.node_set_id, ("", "")),
+            )
+            for one in staying(cluster)
+        ),
+        version=cluster.version,
     )
