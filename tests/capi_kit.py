@@ -4,6 +4,7 @@ A management cluster for tests: the Kubernetes kit's emulator with Cluster API's
 
 from __future__ import annotations
 
+import asyncio
 import base64
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -152,6 +153,18 @@ class CapiKit:
             ends()
 
         self.emulator.c_pdb = c_pdb
+
+    def settle(self) -> None:
+        """The controllers have done all that they can do now."""
+
+        async def once() -> int:
+            before = self.emulator.rv
+            self.controllers.step()
+            return int(self.emulator.rv - before)
+
+        loop = self.emulator.task.get_loop()
+        while asyncio.run_coroutine_threadsafe(once(), loop).result(timeout=10):
+            pass
 
     def _kubeconfig(self) -> bytes:
         text = self.tenant.kubeconfig if self._server is None else self._server()

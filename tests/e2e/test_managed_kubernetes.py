@@ -6,6 +6,7 @@ replace, upgrade, let in, delete, clean. The tenants' cluster has an API server 
 from __future__ import annotations
 
 import base64
+import os
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -19,7 +20,12 @@ from tests.e2e.rack import done
 from tests.kubernetes_kit import UNTIDY, KubernetesKit, kubeconfig, kubernetes_kit
 from tests.tls_door import Door, tls_door
 
-pytestmark = [UNTIDY, pytest.mark.timeout(240)]
+pytestmark = [
+    UNTIDY,
+    pytest.mark.timeout(240),
+    pytest.mark.slow,
+    pytest.mark.skipif(os.environ.get("CONTROLPLANE_SLOW") != "1", reason="slow: runs with CONTROLPLANE_SLOW=1"),
+]
 TYPE = "hgx-h100-8"
 ADMIN = "the-tenants-administrator"
 
