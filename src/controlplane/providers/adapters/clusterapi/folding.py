@@ -126,7 +126,7 @@ def uncleaned(host: Json, mark: Mark) -> str:
     Why the host is not known to be clean, in words; empty when it is: whatever was installed on it was taken off again, and cleaned, since.
     """
     spec = host.get("spec", {})
-    written = max(_happened(host, "provision", "start"), instant(mark.uncleaned) or NEVER)
+    cleaned, dirty = _happened(host, "deprovision", "end"), instant(mark.uncleaned)
     reasons = (
         (bool(consumer(host)), f"{consumer(host)} has it"),
         (CLUSTER in labels_of(host), "it still carries the marks of a cluster"),
@@ -134,7 +134,8 @@ def uncleaned(host: Json, mark: Mark) -> str:
         (state_of(host) not in AVAILABLE, f"it is {state_of(host) or 'not known to Metal3'}"),
         (never_cleans(host), "its automatedCleaningMode is not metadata"),
         (bool(spec.get("image") or spec.get("customDeploy")), "an image is about to be written to it"),
-        (written > _happened(host, "deprovision", "end"), "it was not cleaned since an image was written to it"),
+        (_happened(host, "provision", "start") > cleaned, "it was not cleaned since an image was written to it"),
+        (dirty is not None and dirty >= cleaned, "it was not cleaned since it came back with cleaning switched off"),
     )
     return next((words for holds, words in reasons if holds), "")
 

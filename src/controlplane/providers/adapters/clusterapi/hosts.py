@@ -123,9 +123,7 @@ class Hosts:
         if mark.alloc == token and mark.phase == "releasing" and (mark.wipe or folding.is_back(host)):
             return
         over = replace(mark, alloc=word(token, "token"), phase="releasing", network="", wipe="", wiped="")
-        if folding.never_cleans(host):
-            over = replace(over, uncleaned=self._stamp())
-        host = self._write(host, mark, over)
+        host = self._write(host, mark, self._noted(host, over))
         if folding.consumer(host):
             raise Busy(f"{folding.consumer(host)} still has {ref}, which is {folding.state_of(host)}", retry_in_s=5.0)
         self._switch(self.leave(host), on=False)
@@ -139,7 +137,7 @@ class Hosts:
             raise Refused(f"{ref} is held by {mark.alloc}", code="provider_held_by_other")
         if mark.wipe == token:
             return
-        self._write(host, mark, replace(mark, wipe=word(token, "token"), wiped=""))
+        self._write(host, mark, self._noted(host, replace(mark, wipe=word(token, "token"), wiped="")))
 
     def power(self, ref: str, *, on: bool) -> None:
         """
@@ -235,6 +233,12 @@ class Hosts:
             return None if seen.get("spec", {}).get("online") is on else {"spec": {"online": on}}
 
         return self.change(host, switched)
+
+    def _noted(self, host: Json, mark: Mark) -> Mark:
+        """
+        The memory, with the instant when cleaning is switched off: whatever was taken off the host until now was not cleaned.
+        """
+        return replace(mark, uncleaned=self._stamp()) if folding.never_cleans(host) else mark
 
     def _unready(self, host: Json) -> str:
         """
