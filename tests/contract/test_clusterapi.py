@@ -175,6 +175,25 @@ def test_a_shrink_takes_exactly_the_chosen_host(kit: CapiKit) -> None:
     adapter.close()
 
 
+def test_a_host_that_leaves_is_taken_by_no_other_machine(kit: CapiKit) -> None:
+    """Not even by one that Cluster API makes by itself, for a machine that somebody has deleted, while the host stands free."""
+    adapter = kit.adapter()
+    deployed(adapter, kit, *REFS[:2])
+    complete(adapter, kit, spec(*REFS[:2]))
+    adapter.apply_cluster(spec(REFS[0]))
+    until(kit, lambda: taken(kit) == {REFS[0]}, "left")
+    name = kit.host(REFS[0])["spec"]["consumerRef"]["name"]
+    kit.kit.ask("DELETE", f"{kit.capi()}/machines/{name}")
+    until(
+        kit,
+        lambda: {one["metadata"]["name"] for one in kit.objects("machines") if "workers" in one["metadata"]["name"]} != {name},
+        "made anew",
+    )
+    until(kit, lambda: kit.host(REFS[0])["spec"].get("consumerRef", {}).get("name") not in {None, name}, "back")
+    assert taken(kit) == {REFS[0]}
+    adapter.close()
+
+
 def test_a_replacement_has_its_host_before_the_other_goes(kit: CapiKit) -> None:
     """The count never falls below what was ordered while the new one is chosen, and the one that goes is the one that was named."""
     adapter = kit.adapter()
