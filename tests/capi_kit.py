@@ -30,7 +30,6 @@ CONFIG: dict[str, Any] = {
     "gpu_count_label": "example.org/gpus",
     "gpu_model_label": "example.org/gpu",
     "gpu_models": {"H100-SXM5-80GB": "h100"},
-    "cordon_reason": "example.org/why",
 }
 STUBS = (
     "cluster.x-k8s.io/{api} clusters Cluster n|clusterclasses ClusterClass n|machinedeployments MachineDeployment n|"

@@ -349,6 +349,24 @@ def way_in(url: str, ca_pem: str) -> str:
     return kubeconfig(url, {"token": ADMIN}, **{"certificate-authority-data": base64.b64encode(ca_pem.encode()).decode()})
 
 
+def test_an_owners_cordon_is_the_owners(kit: CapiKit) -> None:
+    """It makes no member less, our drain on top of it does not own it, and our undrain leaves it."""
+    adapter = kit.adapter()
+    deployed(adapter, kit, "metal-00")
+    complete(adapter, kit, spec("metal-00"))
+    path = f"/api/v1/nodes/{kit.node_of('metal-00')}"
+    kit.tenant.ask("PATCH", path, {"spec": {"unschedulable": True}})
+    (member,) = adapter.observe_cluster("clu_1").members
+    assert (member.state, member.drained_by_us, member.reason) == ("up", False, "cordoned by its owner")
+    adapter.drain("clu_1", ("metal-00",), reason="repair")
+    (member,) = adapter.observe_cluster("clu_1").members
+    assert (member.state, member.drained_by_us, member.reason) == ("drained", False, "repair")
+    adapter.undrain("clu_1", ("metal-00",))
+    (member,) = adapter.observe_cluster("clu_1").members
+    assert (member.state, kit.tenant.ask("GET", path)["spec"]["unschedulable"]) == ("up", True)
+    adapter.close()
+
+
 def test_without_tls_no_token_is_given_out(kit: CapiKit) -> None:
     """Kubectl would not show it."""
     adapter = kit.adapter()

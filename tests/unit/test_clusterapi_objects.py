@@ -208,6 +208,11 @@ def node(ready: str = "True", **spec: Any) -> dict[str, Any]:
     return {"metadata": {"name": "n"}, "spec": spec, "status": {"conditions": [{"type": "Ready", "status": ready}]}}
 
 
+def drained(node: dict[str, Any]) -> dict[str, Any]:
+    """It bears our reason."""
+    return {**node, "metadata": {"name": "n", "annotations": {"controlplane.internal/drain": "repair"}}}
+
+
 @pytest.mark.parametrize(
     ("machine", "seen", "kept", "state"),
     [
@@ -216,7 +221,9 @@ def node(ready: str = "True", **spec: Any) -> dict[str, Any]:
         (MACHINE, None, False, "draining"),
         (MACHINE, node(), True, "up"),
         (MACHINE, node("Unknown"), True, "down"),
-        (MACHINE, node(unschedulable=True), True, "drained"),
+        (MACHINE, node(unschedulable=True), True, "up"),
+        (MACHINE, drained(node(unschedulable=True)), True, "drained"),
+        (MACHINE, drained(node()), True, "up"),
         (MACHINE, {"metadata": {"name": "n"}}, True, "joining"),
         (MACHINE, node(), False, "draining"),
         (GOING, node(), True, "draining"),

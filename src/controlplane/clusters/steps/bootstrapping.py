@@ -21,10 +21,14 @@ def bootstrap(cluster: ClusterSnapshot, tools: Toolbox) -> Outcome:
         clusters.apply_cluster(spec)
         return Wait("The cluster is being set up.", 0.0, step="applied")
     try:
-        seen = {one.ref for one in clusters.observe_cluster(cluster.id).members if one.state != "absent"}
+        view = clusters.observe_cluster(cluster.id)
     except NotFound as error:
         return Wait("The cluster is being set up.", POLL_S, step="", detail=error.detail)
+    seen = {one.ref for one in view.members if one.state != "absent"}
     missing = [one for one in spec.members if one.ref not in seen]
     if missing:
-        return Wait(f"{len(missing)} of {len(spec.members)} nodes have not joined yet.", POLL_S, step="")
+        said = [f"{one.ref}: {one.reason}" for one in view.members if one.state == "absent" and one.reason]
+        said += [f"{one.name}: {one.detail}" for one in view.checks if one.result == "failed"]
+        words = f"{len(missing)} of {len(spec.members)} nodes have not joined yet."
+        return Wait(words, POLL_S, step="", detail="; ".join(said)[:2000])
     return Advance("verifying", f"All {len(spec.members)} nodes have joined.")

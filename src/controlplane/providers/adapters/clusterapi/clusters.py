@@ -152,7 +152,8 @@ class Clusters:
         if cluster["metadata"].get("deletionTimestamp"):
             return ClusterView(cluster_id, (), checks=(_stuck(cluster, machines),))
         seats = [Seat(one, machine_of(one, machines)) for one in hosts]
-        nodes = self._tenants.nodes(cluster_id)
+        # its API may be long in coming, and is not asked before Cluster API itself has seen a Node there
+        nodes = self._tenants.nodes(cluster_id) if any(one.node for one in seats) else {}
         views = [self._seen(one, nodes.get(one.node)) for one in seats if one.pinned or one.machine is not None]
         told = folding.control_plane_check(cluster)
         checks = [told, *filter(None, [folding.topology_check(cluster)])]
@@ -326,9 +327,7 @@ class Clusters:
             return f"{ready.get('reason', 'NotReady')}: {ready.get('message', '')}".rstrip(": ")[:500]
         if not node.get("spec", {}).get("unschedulable"):
             return ""
-        if drained_by_us(node):
-            return str(notes[DRAIN])
-        return (notes.get(self._config.cordon_reason, "") if self._config.cordon_reason else "") or "cordoned by somebody"
+        return str(notes[DRAIN]) if DRAIN in notes else "cordoned by its owner"
 
     def _verify(self, cluster: Json, views: Sequence[MemberView]) -> datetime | None:
         """

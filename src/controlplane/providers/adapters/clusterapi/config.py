@@ -91,8 +91,6 @@ class ClusterApiConfig(BaseModel):
     """The label of a BareMetalHost that names its GPUs."""
     gpu_models: dict[str, str] = Field(default_factory=dict)
     """Catalog model to that label's value."""
-    cordon_reason: LabelKey | Literal[""] = ""
-    """The annotation of a Node in which administrators say why they cordoned it; empty: there is none."""
     kubeconfig_max_s: int = Field(default=43_200, ge=600, le=86_400)
     """The longest that a tenant's kubeconfig may live, in seconds; the cluster may give less."""
 

@@ -12,7 +12,7 @@ from typing import Any
 
 from controlplane.providers.adapters.clusterapi.config import ClusterApiConfig
 from controlplane.providers.adapters.clusterapi.marks import Mark
-from controlplane.providers.adapters.clusterapi.names import CLUSTER, GOES_FIRST, LEADS, OF_CLUSTER, labels_of, notes_of
+from controlplane.providers.adapters.clusterapi.names import CLUSTER, DRAIN, GOES_FIRST, OF_CLUSTER, labels_of, notes_of
 from controlplane.providers.clusters import MemberState
 from controlplane.providers.machines import Check, CheckResult, Inventory, Phase, Power
 
@@ -194,7 +194,8 @@ def inventory(host: Json, config: ClusterApiConfig, models: Mapping[str, str]) -
 
 def member_state(machine: Json | None, node: Json | None, *, pinned: bool) -> MemberState:
     """
-    Where a worker stands, from its Machine and its Node. Without a Node it is absent: it has not joined, or has left.
+    Where a worker stands, from its Machine and its Node. Without a Node it is absent: it has not joined, or has left. A cordon of the
+    cluster's owner is the owner's affair: only one that we asked for counts.
     """
     if machine is None or node is None:
         return "absent" if pinned or machine is None else "draining"
@@ -205,7 +206,7 @@ def member_state(machine: Json | None, node: Json | None, *, pinned: bool) -> Me
         return "joining"
     if ready.get("status") != "True":
         return "down"
-    return "drained" if node.get("spec", {}).get("unschedulable") else "up"
+    return "drained" if node.get("spec", {}).get("unschedulable") and DRAIN in notes_of(node) else "up"
 
 
 def ready_condition(node: Json) -> Json | None:
@@ -248,13 +249,6 @@ def topology_check(cluster: Json) -> Check | None:
     }:
         return Check("topology", "failed", f"{told['reason']}: {told.get('message', '')}"[:500])
     return None
-
-
-def leads(machine: Json) -> bool:
-    """
-    Whether it is a control plane's.
-    """
-    return LEADS in labels_of(machine)
 
 
 def version_of(machines: Iterable[Json], wanted: str) -> str:

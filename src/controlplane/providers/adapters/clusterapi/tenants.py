@@ -94,13 +94,15 @@ class Tenants:
 
     def cordon(self, cluster_id: str, name: str, reason: str) -> None:
         """
-        The Node is cordoned with our reason, unless it is cordoned already.
+        The Node is cordoned and bears our reason; a cordon that is there already stays whose it is, and a reason as it is.
         """
 
         def cordoned(node: Json) -> Json | None:
-            if node.get("spec", {}).get("unschedulable"):
+            cordon = bool(node.get("spec", {}).get("unschedulable"))
+            if cordon and DRAIN in notes_of(node):
                 return None
-            return {"metadata": {"annotations": {DRAIN: reason[:MAX_REASON]}}, "spec": {"unschedulable": True}}
+            spec = {} if cordon else {"spec": {"unschedulable": True}}
+            return {"metadata": {"annotations": {DRAIN: reason[:MAX_REASON]}}, **spec}
 
         self._ask(cluster_id, lambda kube: _change(kube, name, cordoned))
 
