@@ -89,6 +89,8 @@ def _open(directory: Path, *, api: str) -> Iterator[Harness]:
     del directory
     with capi_kit(api=api) as kit:
         harness = ClusterApiHarness(kit)
+        if api != "v1beta2":
+            harness.lacks |= {"machines"}  # hosts are Metal3's, which has one version: they were tried with the other
         try:
             yield harness
         finally:

@@ -349,6 +349,23 @@ def way_in(url: str, ca_pem: str) -> str:
     return kubeconfig(url, {"token": ADMIN}, **{"certificate-authority-data": base64.b64encode(ca_pem.encode()).decode()})
 
 
+def test_a_kubeconfig_that_cannot_be_used_is_waited_for(kit: CapiKit) -> None:
+    """Cluster API may write it anew; what is in it is in no error."""
+    first = kit.adapter()
+    deployed(first, kit, "metal-00")
+    complete(first, kit, spec("metal-00"))
+    bad = kubeconfig("https://k", {"client-certificate-data": "Y2FuYXJ5", "client-key-data": "Y2FuYXJ5"})
+    path = f"/api/v1/namespaces/{NAMESPACE}/secrets/contract-clu-1-kubeconfig"
+    for text in (bad, "canary: [", bad.replace("Y2FuYXJ5", base64.b64encode(b"-----BEGIN X-----\ncanary").decode())):
+        kit.kit.ask("PATCH", path, {"data": {"value": base64.b64encode(text.encode()).decode()}})
+        adapter = kit.adapter()
+        with pytest.raises(Busy) as wrong:
+            adapter.observe_cluster("clu_1")
+        assert (wrong.value.code, "canary" in str(wrong.value)) == ("provider_cluster_unreadable", False)
+        adapter.close()
+    first.close()
+
+
 def test_an_owners_cordon_is_the_owners(kit: CapiKit) -> None:
     """It makes no member less, our drain on top of it does not own it, and our undrain leaves it."""
     adapter = kit.adapter()

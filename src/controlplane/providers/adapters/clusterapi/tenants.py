@@ -166,19 +166,25 @@ class Tenants:
             if known is not None and time.monotonic() - known.read_at < KEPT_S:
                 return known
         secret = self._kube.get(self._names.secret_path(cluster_id))
-        access = _read(secret)
-        kube = Kube(
-            access,
-            timeout_s=self._config.cluster_timeout_s,
-            max_body_bytes=self._config.max_body_mib * MIB,
-            page_size=self._config.page_size,
-        )
+        try:
+            access = _read(secret)
+            kube = Kube(
+                access,
+                timeout_s=self._config.cluster_timeout_s,
+                max_body_bytes=self._config.max_body_mib * MIB,
+                page_size=self._config.page_size,
+            )
+        except (binascii.Error, UnicodeDecodeError, Permanent):
+            # never repeated: it is an administrator's
+            raise Busy("Cluster API's kubeconfig of the cluster cannot be used", code="provider_cluster_unreadable") from None
         fresh = Way(kube, access, time.monotonic())
         with self._lock:
-            # one that is replaced may be in use by another thread: its connections end with it, unheld
+            over = [known for known in [self._ways.pop(cluster_id, None)] if known is not None]
             self._ways[cluster_id] = fresh
             while len(self._ways) > MOST:
-                self._ways.pop(min(self._ways, key=lambda one: self._ways[one].read_at))
+                over.append(self._ways.pop(min(self._ways, key=lambda one: self._ways[one].read_at)))
+        for known in over:
+            known.kube.close()  # what another thread has under way on it goes on: only idle connections are closed
         return fresh
 
 
@@ -251,12 +257,7 @@ def _change(kube: Kube, name: str, edit: Callable[[Json], Json | None]) -> None:
 
 
 def _read(secret: Json) -> Access:
-    try:
-        text = base64.b64decode((secret.get("data") or {}).get("value") or "", validate=True).decode()
-        return from_kubeconfig(text)
-    except (binascii.Error, UnicodeDecodeError, Permanent):
-        # never repeated: it is an administrator's
-        raise Busy("Cluster API's kubeconfig of the cluster cannot be used", code="provider_cluster_unreadable") from None
+    return from_kubeconfig(base64.b64decode((secret.get("data") or {}).get("value") or "", validate=True).decode())
 
 
 @contextmanager
