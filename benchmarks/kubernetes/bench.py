@@ -39,6 +39,8 @@ from controlplane.providers.registry import AdapterInput
 JOBS = int(os.environ.get("BENCH_JOBS", "1000"))
 NODES = 16
 JOB_S = 2.0
+MANY_TURN_S = 0.25
+"""Between two turns of the kit's controllers and scheduler, each of which looks at all there is."""
 GOAL_CALLS = 8.0
 FINISHED = (1_000, 10_000, 100_000)
 FOLLOWED = 50
@@ -53,16 +55,18 @@ ID = re.compile(r"job-01[0-9a-z]{24}-\d+")
 
 
 @contextmanager
-def kubernetes(folder: Path, *, job_s: float, nodes: int = NODES, finished: int = 0) -> Iterator[str]:
+def kubernetes(
+    folder: Path, *, job_s: float, nodes: int = NODES, finished: int = 0, turn_s: float = 0.02
+) -> Iterator[tuple[str, int]]:
     """
-    The URL of an API server that runs.
+    The URL and the process of an API server that runs.
     """
     port = free_port()
-    command = [sys.executable, "-m", "benchmarks.kubernetes.server", str(port), str(nodes), str(job_s), str(finished)]
+    command = [sys.executable, "-m", "benchmarks.kubernetes.server", str(port), str(nodes), str(job_s), str(finished), str(turn_s)]
     with started(f"kube-{port}", command, plain_environment(), folder) as child:
         url = f"http://{LOOPBACK}:{port}"
         wait_for(f"{url}/version", child, folder / f"kube-{port}.log")
-        yield url
+        yield url, child.pid
 
 
 def kubeconfig(url: str) -> str:
@@ -80,7 +84,7 @@ class Cloud:
     API and one worker over a Kubernetes whose nodes are one cluster.
     """
 
-    def __init__(self, stage: Stage, stack: ExitStack, url: str) -> None:
+    def __init__(self, stage: Stage, stack: ExitStack, url: str, server: int) -> None:
         port = free_port()
         told = stage.environment()
         api = stack.enter_context(started("api", api_command(port=port), told, stage.folder))
@@ -93,7 +97,7 @@ class Cloud:
             headers = {"Authorization": f"Bearer {key}"}
             return stack.enter_context(httpx.Client(base_url=f"http://{LOOPBACK}:{port}", headers=headers, timeout=30))
 
-        self.stage, self.url = stage, url
+        self.stage, self.url, self.server = stage, url, server
         self.operator, self.tenant = client(stage.keys.operator_key), client(stage.keys.tenant_key)
         self.project = f"/v1/projects/{stage.keys.project_id}"
         self.cluster_id = self._ordered()
@@ -164,7 +168,7 @@ def followed(cloud: Cloud) -> bool:
     """
     Many jobs from POST to their end by one worker.
     """
-    before, cpu = len(requests(cloud.url)), (cpu_s(cloud.worker), postgres_cpu_s(cloud.stage.postmaster))
+    before, cpu = len(requests(cloud.url)), (cpu_s(cloud.worker), postgres_cpu_s(cloud.stage.postmaster), cpu_s(cloud.server))
     began = time.monotonic()
     for _ in range(JOBS):
         cloud.post()
@@ -181,6 +185,7 @@ def followed(cloud: Cloud) -> bool:
         "succeeded": good,
         "wall_s": round(took, 1),
         "cpu_s": {"worker": round(used[0], 1), "postgres": round(used[1], 1)},
+        "server_cpu_s": round(cpu_s(cloud.server) - cpu[2], 1),
         "calls": dict(sorted(kinds.items())),
         "calls_per_job": round(len(calls) / JOBS, 2),
         "lists_of_one_job": sum(1 for _, path in calls if "labelSelector" in path and "token%3D" in path),
@@ -253,7 +258,7 @@ def curve(folder: Path) -> bool:
     """
     costs: dict[str, dict[str, float]] = {}
     for finished in FINISHED:
-        with kubernetes(folder, job_s=1.0, finished=finished) as url:
+        with kubernetes(folder, job_s=1.0, finished=finished) as (url, _):
             for way in ("watched", "asked"):
                 if way == "watched" or finished == FINISHED[0]:
                     costs[f"{finished} {way}"] = _followed_alone(url, watched=way == "watched")
@@ -395,13 +400,13 @@ def main() -> int:
     if "curve" in wanted:
         with tempfile.TemporaryDirectory() as folder:
             good = curve(Path(folder)) and good
-    for name, job_s, work in (("follow", JOB_S, followed), ("added", LONG_S, added)):
+    for name, job_s, turn_s, work in (("follow", JOB_S, MANY_TURN_S, followed), ("added", LONG_S, 0.02, added)):
         if name in wanted:
             with ExitStack() as stack:
                 stage = stack.enter_context(staged(fleet="demo"))
                 stage.run("UPDATE nodes SET due_at = NULL")
-                url = stack.enter_context(kubernetes(stage.folder, job_s=job_s))
-                good = work(Cloud(stage, stack, url)) and good
+                url, server = stack.enter_context(kubernetes(stage.folder, job_s=job_s, turn_s=turn_s))
+                good = work(Cloud(stage, stack, url, server)) and good
     return 0 if good else 1
 
 

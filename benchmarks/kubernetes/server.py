@@ -1,7 +1,7 @@
 """
 The kit's API emulator as a process of its own, with what it lacks for these figures: logs, a memory of all requests, and finished jobs.
 
-Run by the benchmark: `python benchmarks/kubernetes/server.py <port> <nodes> <job seconds> <finished jobs>`.
+Run by the benchmark: `python benchmarks/kubernetes/server.py <port> <nodes> <job seconds> <finished jobs> [<seconds between turns>]`.
 """
 
 from __future__ import annotations
@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import importlib.util
 import sys
+from collections import defaultdict
 from datetime import UTC, datetime
 from pathlib import Path
 from types import ModuleType
@@ -43,6 +44,7 @@ def equip(emulator: Any, module: ModuleType, finished: int) -> None:
     """
     emulator.log = []
     route, listed, past = emulator.route, emulator.list, {}
+    _index_pods(emulator)
 
     async def routed(request: Any) -> Any:
         if request.path.endswith(LOGS):
@@ -66,6 +68,29 @@ def equip(emulator: Any, module: ModuleType, finished: int) -> None:
     emulator.route, emulator.list = routed, lists
 
 
+def _index_pods(emulator: Any) -> None:
+    """
+    A Job's pods are found by their owner. The kit looks through all pods for each Job at every turn, which with a thousand of each is all
+    that it does.
+    """
+    commit, kids = emulator.commit, emulator.kids
+    owned: defaultdict[str, dict[str, Any]] = defaultdict(dict)
+
+    def committed(typ: str, res: Any, thing: Any, prev: Any = None) -> Any:
+        made = commit(typ, res, thing, prev)
+        for one in (thing["metadata"].get("ownerReferences") or []) if res.plural == "pods" else ():
+            if typ == "DELETED":
+                owned[one["uid"]].pop(thing["metadata"]["name"], None)
+            else:
+                owned[one["uid"]][thing["metadata"]["name"]] = made
+        return made
+
+    def found(plural: str, owner: Any, group: str = "") -> list[Any]:
+        return list(owned[owner["metadata"]["uid"]].values()) if plural == "pods" else list(kids(plural, owner, group))
+
+    emulator.commit, emulator.kids = committed, found
+
+
 def _past(emulator: Any, count: int) -> dict[str, dict[tuple[str, str], Any]]:
     found: dict[str, dict[tuple[str, str], Any]] = {"jobs": {}, "pods": {}}
     for plural, group in (("jobs", "batch"), ("pods", "")):
@@ -87,12 +112,12 @@ def _is_over(thing: Any) -> bool:
     return status.get("phase") == "Succeeded" or bool(status.get("completionTime"))
 
 
-def main(port: str, nodes: str, job_s: str, finished: str) -> None:
+def main(port: str, nodes: str, job_s: str, finished: str, turn_s: str = "0.02") -> None:
     """
     Serves until it is ended.
     """
     module = kit()
-    emulator = module.Emulator(int(nodes), 8, 200_000, None, 0.01, float(job_s))
+    emulator = module.Emulator(int(nodes), 8, 200_000, None, 0.01, float(job_s), tick=float(turn_s))
     equip(emulator, module, int(finished))
     module.web.run_app(emulator.app(), host="127.0.0.1", port=int(port), access_log=None, print=None, shutdown_timeout=0.2)
 

@@ -62,6 +62,8 @@ class Jobs:
         See `SupportsJobs.submit`. The Job comes first: its Secret belongs to it, and a pod waits for its Secret.
         """
         refuse_unsendable(spec, self._config)
+        if self._config.watches != "off":
+            self._tracker.open()  # a watch that opens at the first look comes too late for that look, which asks then
         self._ground.check(spec.cluster_id, spec.tenant_id)
         found = self._find(spec.cluster_id, spec.token)
         if found is None:

@@ -72,7 +72,7 @@ class Tracker:
         """
         See `Memory.recall`; None also while a watch is not known to be in order. The watches are open from the first call on.
         """
-        self._keep_open()
+        self.open()
         return self.memory.recall(namespace, token) if self.live else None
 
     @property
@@ -83,6 +83,21 @@ class Tracker:
         now = time.monotonic()
         with self._lock:
             return bool(self._lines) and all(now < one.believed_until for one in self._lines)
+
+    def open(self) -> None:
+        """
+        The watches are open soon, unless they are already; nothing is waited for.
+        """
+        with self._lock:
+            self._asked_at = time.monotonic()
+            if self._stopping.is_set() or any(one.is_alive() for one in self._threads):
+                return
+            self._lines = [Line(kind) for kind in WHERE]
+            self._threads = [
+                threading.Thread(target=self._run, args=(line,), name=f"watch-{line.kind}", daemon=True) for line in self._lines
+            ]
+            for thread in self._threads:
+                thread.start()
 
     def close(self) -> None:
         """
@@ -96,18 +111,6 @@ class Tracker:
             feed.stop()
         for thread in threads:
             thread.join(JOIN_S)
-
-    def _keep_open(self) -> None:
-        with self._lock:
-            self._asked_at = time.monotonic()
-            if self._stopping.is_set() or any(one.is_alive() for one in self._threads):
-                return
-            self._lines = [Line(kind) for kind in WHERE]
-            self._threads = [
-                threading.Thread(target=self._run, args=(line,), name=f"watch-{line.kind}", daemon=True) for line in self._lines
-            ]
-            for thread in self._threads:
-                thread.start()
 
     def _run(self, line: Line) -> None:
         while not self._done():
