@@ -170,6 +170,21 @@ def test_a_job_removed_while_nothing_was_watched_is_not_recalled(kit: Kubernetes
     assert glance(adapter) == ""
 
 
+def test_what_a_server_failed_to_tell_is_found_out_by_the_next_list(kit: KubernetesKit) -> None:
+    """A job that ended without an event is not believed to run for ever."""
+    adapter = kit.adapter(watch_s=1.0, relist_s=2.0)
+    adapter.apply_cluster(SPEC)
+    watching(kit, adapter)
+    kept = kit.emulator.data[("batch", "jobs")]
+    (where,) = kept
+    at = "2026-11-29T10:00:00Z"
+    ends = [{"type": "Complete", "status": "True", "lastTransitionTime": at}]
+    kept[where] = {**kept[where], "status": {"succeeded": 2, "completionTime": at, "conditions": ends}}
+    until(kit, lambda: glance(adapter) != "running")
+    assert adapter.find_job("clu_1", JOB.token).phase == "succeeded"
+    adapter.close()
+
+
 def test_a_silent_watch_is_left_and_opened_again(kit: KubernetesKit) -> None:
     """Nothing comes any more on connections that look well; soon after the watch should have ended a new one tells all."""
     with fault_door(kit.handle.port) as door:

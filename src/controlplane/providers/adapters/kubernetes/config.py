@@ -147,6 +147,8 @@ class KubernetesConfig(BaseModel):
     """auto: jobs are followed by two watches for all of them; off: each job is asked for by itself."""
     watch_s: float = Field(default=30.0, ge=1, le=300)
     """How long one watch lasts, in seconds: a silent one is noticed, and a withdrawn credential told, soon after its end."""
+    relist_s: float = Field(default=600, ge=1, le=86_400)
+    """After how long watches begin anew with a list, in seconds: what a server failed to tell is found out then."""
     prometheus_url: str = Field(default="", pattern=r"^(https?://[^\s/?#@]+(/[^\s?#]*)?)?$", max_length=500)
     """Where KEDA asks for the metrics that services are scaled by; empty: nowhere."""
     metrics_url: str = Field(default="", pattern=r"^(https?://[^\s/?#@]+(/[^\s?#]*)?)?$", max_length=500)

@@ -49,7 +49,7 @@ class Jobs:
         self._config = config
         self._ground = ground
         self._now = now
-        self._tracker = Tracker(kube, names, lasts_s=config.watch_s)
+        self._tracker = Tracker(kube, names, lasts_s=config.watch_s, relist_s=config.relist_s)
 
     def close(self) -> None:
         """

@@ -2,7 +2,7 @@
 Two watches for all jobs of ours at one Kubernetes: one over Jobs, one over pods, however many there are. They make frequent looks cheap.
 
 A watch may break, go silent, lag, or be told that its version is too old. None of that decides anything: while a watch is not known to be
-in order nothing is recalled, and the server is asked. Cost does not grow with finished jobs: the lists that begin a watch leave them out.
+in order nothing is recalled, and the server is asked; now and then it begins anew with a list. Cost does not grow with finished jobs: the lists that begin a watch leave them out.
 """
 
 from __future__ import annotations
@@ -47,6 +47,8 @@ class Line:
     """Monotonic time; after it the server should have ended the watch, so it has gone silent."""
     feed: Feed | None = None
     """The open one."""
+    listed_at: float = 0.0
+    """Monotonic time of that list."""
     failures: int = 0
     """Since it last told something."""
 
@@ -56,12 +58,13 @@ class Tracker:
     The watches of one credential at one API server; they are open while something is recalled.
     """
 
-    def __init__(self, kube: Kube, names: Names, *, lasts_s: float) -> None:
+    def __init__(self, kube: Kube, names: Names, *, lasts_s: float, relist_s: float) -> None:
         self.memory = Memory()
         self._kube = kube
         self._labels = f"{names.selector()},{TOKEN}"
         self._lasts_s = lasts_s
         self._late_s = lasts_s / 5
+        self._relist_s = relist_s
         self._lock = threading.Lock()
         self._asked_at = 0.0
         self._lines: list[Line] = []
@@ -115,7 +118,8 @@ class Tracker:
     def _run(self, line: Line) -> None:
         while not self._done():
             try:
-                if not line.version:
+                # servers have lost events, and what was not told would never be missed
+                if not line.version or time.monotonic() - line.listed_at > self._relist_s:
                     self._begin(line)
                 self._follow(line)
             except Expired:
@@ -138,6 +142,7 @@ class Tracker:
 
     def _begin(self, line: Line) -> None:
         path, fields = WHERE[line.kind]
+        line.listed_at = time.monotonic()
         found, line.version = self._kube.list_at(path, labels=self._labels, fields=fields)
         self.memory.begin(line.kind, found)
 
