@@ -168,7 +168,9 @@ def followed(cloud: Cloud) -> bool:
     """
     Many jobs from POST to their end by one worker.
     """
-    first = cloud.post()  # the kit loses events that come while a watch with much to catch up on opens, so watches open before the many
+    first = (
+        cloud.post()
+    )  # the kit loses events that come while a watch with much to catch up on opens, so watches open before the many
     state = "SELECT state FROM jobs WHERE id = :id"
     until(lambda: cloud.stage.rows(state, id=first)[0][0] in ENDS, 120)
     before, cpu = len(requests(cloud.url)), (cpu_s(cloud.worker), postgres_cpu_s(cloud.stage.postmaster), cpu_s(cloud.server))

@@ -4,28 +4,18 @@ One job, submitted unchanged to a real Slurm and to the kit of Kubernetes: the s
 
 from __future__ import annotations
 
-import json
 import re
-import time
 from collections.abc import Iterator
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
 import pytest
 from sqlalchemy import text
 
-from controlplane.kit.ids import new_id
-from controlplane.nodes.states import ProviderRef
-from controlplane.providers.clusters import ClusterSpec
-from controlplane.providers.toolbox import Toolbox
 from tests.conftest import Database
-from tests.contract import kubernetes_harness, slurm_harness
 from tests.contract.harness import Harness
-from tests.contract.kubernetes_harness import KubernetesHarness
-from tests.contract.slurm_harness import SlurmHarness
-from tests.factories.jobs import CLUSTER, CUSTOMER, GROUND, MEMBER, SITE, Customer, JobWorld, job_world
-from tests.kubernetes_kit import UNTIDY
+from tests.contract.peers import BOTH, peer_of, play, settled
+from tests.factories.jobs import job_world
 
 SAME: dict[str, Any] = {
     "nodes": 2,
@@ -35,66 +25,15 @@ SAME: dict[str, Any] = {
     "priority": "high",
     "launch": {"kind": "torchrun", "command": ["train.py", "$HOME; done"], "launcher": ["echo"], "setup": 'echo "$GREETING"'},
 }
-PEERS = {"slurm": slurm_harness, "kubernetes": kubernetes_harness}
 
 
-@pytest.fixture(
-    params=[pytest.param("slurm", marks=slurm_harness.MARKS), pytest.param("kubernetes", marks=(UNTIDY,))],
-)
+@pytest.fixture(params=BOTH)
 def peer(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[tuple[str, Harness]]:
     """
     The kind of cluster, and who runs it.
     """
-    with PEERS[request.param].harnesses()[request.param](tmp_path) as harness:
-        yield request.param, harness
-
-
-def reached(kind: str, harness: Harness) -> tuple[dict[str, Any], dict[str, str], str]:
-    """
-    Config, secrets and name of the installation as the harness's own adapter has them.
-    """
-    if isinstance(harness, SlurmHarness):
-        return harness.kit.config(), harness.kit.secrets(mint=True), "test"
-    assert isinstance(harness, KubernetesHarness), kind
-    return {}, {"kubeconfig": harness.kit.kubeconfig}, "contract"
-
-
-def settled(world: JobWorld, kind: str, harness: Harness, spec: ClusterSpec) -> Customer:
-    """
-    The harness's cluster is its tenant's in our database, and steps reach its peer.
-    """
-    config, secrets, deployment = reached(kind, harness)
-    world.provider = ProviderRef("prv_peer", kind, config, None, 1)
-    world.tools = Toolbox(deployment=deployment, now=lambda: datetime.now(UTC), open_secrets=lambda _id, _sealed: secrets)
-    one = Customer(spec.tenant_id, spec.project_id, spec.cluster_id, spec.user)
-    world.customers.append(one)
-    given = {
-        "site": SITE,
-        "reseller": "rsl_1",
-        "provider": "prv_peer",
-        "config": json.dumps(config),
-        "tenant": one.tenant,
-        "project": one.project,
-        "cluster": one.cluster,
-        "user": one.user,
-        "kind": kind,
-        "state": "running",
-        "node_set": new_id("nds"),
-        "count": len(spec.members),
-    }
-    with world.database.owner.begin() as connection:
-        connection.execute(text("SELECT set_config('cp.scope', 'all', true)"))
-        for statement in (*GROUND[-1:], *CUSTOMER, *CLUSTER):
-            connection.execute(text(statement), given)
-        said = json.dumps(harness.adapter.capabilities().job_features)
-        offered = "UPDATE providers SET adapter = :kind, capabilities = jsonb_build_object('job_features', CAST(:said AS jsonb))"
-        connection.execute(text(f"{offered} WHERE id = 'prv_peer'"), {"kind": kind, "said": said})
-        for member in spec.members:
-            one.instances[member.ref] = new_id("ins")
-            named = {"ref": member.ref, "node": new_id("nod"), "allocation": member.token, "instance": one.instances[member.ref]}
-            for statement in MEMBER:
-                connection.execute(text(statement), given | named)
-    return one
+    with peer_of(request.param, tmp_path) as made:
+        yield made
 
 
 def test_the_same_job_runs_on_slurm_and_on_kubernetes(database: Database, tmp_path: Path, peer: tuple[str, Harness]) -> None:
@@ -107,12 +46,7 @@ def test_the_same_job_runs_on_slurm_and_on_kubernetes(database: Database, tmp_pa
             connection.execute(text("SELECT set_config('cp.scope', 'all', true)"))
             connection.execute(text("UPDATE node_sets SET gpu_model = '' WHERE cluster_id = :id"), {"id": one.cluster})
         job_id = world.order(None, customer=one, **SAME)
-        deadline = time.monotonic() + 60
-        while world.job(job_id).state not in {"succeeded", "failed", "cancelled"}:
-            assert time.monotonic() < deadline, world.job(job_id).reason
-            world.clock.advance(2)
-            world.settle()
-            harness.pass_time()
+        play(world, harness, lambda: world.job(job_id).state in {"succeeded", "failed", "cancelled"})
         job = world.job(job_id)
         assert (job.state, job.exit_code, job.attempt) == ("succeeded", 0, 1), job.reason
         assert sorted(job.placement) == sorted(one.instances.values())

@@ -180,6 +180,7 @@ def test_another_tenants_templates_are_as_if_they_were_not(setting: Setting) -> 
         ("PUT", "/job-templates/train", setting.template()),
         ("DELETE", "/job-templates/train", None),
         ("POST", "/job-templates/train/jobs", {"parameters": {"rate": "1"}}),
+        ("POST", "/job-templates/train/job-arrays", {"parameters": {"rate": "1"}, "array": {"last": 1}}),
     ):
         assert setting.call(method, path, body, key="two")[0] == 404, (method, path)
     own = f"/v1/projects/{setting.world.customers[1].project}/job-templates/train"
@@ -190,11 +191,82 @@ def test_another_tenants_templates_are_as_if_they_were_not(setting: Setting) -> 
     assert setting.call("GET", "/job-templates/train")[1]["version"] == 1
 
 
+def array_template(setting: Setting, **changes: Any) -> dict[str, Any]:
+    """A template of arrays whose tasks tell their rate."""
+    body = setting.template(nodes=1, env={"RATE": "{{ rate }}"}, script='#!/bin/bash\necho rate "$RATE" of $ARRAY_INDEX\n')
+    parameters = [{"name": "rate"}, {"name": "last", "kind": "integer"}]
+    return {**body, "parameters": parameters, "array": {"first": 2, "last": "{{ last }}", "max_parallel": 1}, **changes}
+
+
+def test_an_array_is_made_from_a_template(setting: Setting) -> None:
+    """Its range and bound are the template's with values, each task knows its index, and where it came from is kept."""
+    status, written = setting.call("PUT", "/job-templates/sweep", array_template(setting))
+    assert (status, written["array"]) == (200, {"first": 2, "last": "{{ last }}", "max_parallel": 1}), written
+    ask = {"labels": {"run": "3"}, "parameters": {"rate": "1", "last": 3}, "overrides": {"time_limit_s": 600}}
+    status, made = setting.call("POST", "/job-templates/sweep/job-arrays", ask)
+    assert (status, made["array"]) == (202, {"first": 2, "last": 3, "step": 1, "max_parallel": 1}), made
+    assert made["template"] == {
+        "name": "sweep",
+        "version": 1,
+        "parameters": {"rate": "1", "last": 3},
+        "overrides": ["time_limit_s"],
+    }
+    tasks = setting.call("GET", f"/jobs?array_id={made['id']}")[1]["items"]
+    for one in tasks:
+        setting.world.until_state(one["id"], "succeeded")
+    assert [setting.world.output(one["id"]) for one in tasks] == ["rate 1 of 2\n", "rate 1 of 3\n"]
+    assert {(one["template"]["name"], one["labels"]["run"], one["spec"]["time_limit_s"]) for one in tasks} == {("sweep", "3", 600)}
+
+
+def test_the_range_of_an_order_takes_the_templates_place(setting: Setting) -> None:
+    """As a whole, also where the template has none; without any there is no array."""
+    setting.call("PUT", "/job-templates/sweep", array_template(setting))
+    ask = {"parameters": {"rate": "1", "last": 9}, "array": {"first": 7, "last": 7}}
+    made = setting.call("POST", "/job-templates/sweep/job-arrays", ask)[1]
+    assert made["array"] == {"first": 7, "last": 7, "step": 1, "max_parallel": None}
+    setting.call("PUT", "/job-templates/train", setting.template())
+    ask = {"parameters": {"rate": "1"}, "array": {"last": 1}}
+    assert setting.call("POST", "/job-templates/train/job-arrays", ask)[1]["status"]["total"] == 2
+    status, problem = setting.call("POST", "/job-templates/train/job-arrays", {"parameters": {"rate": "1"}})
+    assert (status, problem["errors"][0]["field"]) == (422, "body.array")
+
+
+def test_a_template_of_arrays_makes_no_single_job(setting: Setting) -> None:
+    """It would look for its index in vain: refused with the way to order one."""
+    setting.call("PUT", "/job-templates/sweep", array_template(setting))
+    status, problem = setting.call("POST", "/job-templates/sweep/jobs", {"parameters": {"rate": "1", "last": 3}})
+    assert (status, problem["code"]) == (409, "job_template_of_arrays")
+    assert "/job-templates/sweep/job-arrays" in problem["hint"]
+    assert setting.call("GET", "/jobs")[1]["items"] == []
+
+
+@pytest.mark.parametrize(
+    "array", [{"last": "{{ rate }}"}, {"last": "{{ nothing }}"}, {"first": 3, "last": 2}, {"last": 2, "most": 1}, {"first": 0}]
+)
+def test_ranges_that_can_make_no_array_are_no_template(setting: Setting, array: dict[str, Any]) -> None:
+    """Words, unknown places, empty ranges, unknown fields and no end: 422, and nothing is stored."""
+    assert setting.call("PUT", "/job-templates/sweep", array_template(setting, array=array))[0] == 422
+    assert setting.call("GET", "/job-templates")[1]["items"] == []
+
+
+def test_values_that_make_no_range_are_refused(setting: Setting) -> None:
+    """Which only the order can know."""
+    setting.call("PUT", "/job-templates/sweep", array_template(setting))
+    for last in (1, 5000):
+        status, problem = setting.call("POST", "/job-templates/sweep/job-arrays", {"parameters": {"rate": "1", "last": last}})
+        assert (status, problem["errors"][0]["field"]) == (422, "array"), problem
+    assert setting.call("GET", "/job-arrays")[1]["items"] == []
+
+
 def test_the_guides_example_works(setting: Setting) -> None:
     """What the guide tells tenants to send is taken as it stands, but for the cluster's id."""
     part = GUIDE.partition("## Templates")[2].partition("\n## ")[0]
-    template, ask = (json.loads(one) for one in re.findall(r"```json\n(.*?)```", part, re.DOTALL))
+    template, ask, arrays, ask_array = (json.loads(one) for one in re.findall(r"```json\n(.*?)```", part, re.DOTALL))
     template["spec"]["cluster_id"] = setting.world.customer.cluster
     assert setting.call("PUT", "/job-templates/train-7b", template)[0] == 200
     status, made = setting.call("POST", "/job-templates/train-7b/jobs", ask)
     assert (status, made["spec"]["nodes"], made["spec"]["env"]["RATE"]) == (202, 2, "3e-4"), made
+    arrays["spec"]["cluster_id"] = setting.world.customer.cluster
+    assert setting.call("PUT", "/job-templates/evaluate", arrays)[0] == 200
+    status, made = setting.call("POST", "/job-templates/evaluate/job-arrays", ask_array)
+    assert (status, made["status"]["total"], made["array"]["max_parallel"]) == (202, 200, 8), made

@@ -8,7 +8,7 @@ from typing import Self
 from pydantic import Field, model_validator
 
 from controlplane.jobs.arraying import Array, Range
-from controlplane.jobs.schemas import JobCreate, JobSpecOut
+from controlplane.jobs.schemas import JobCreate, JobSpecOut, TemplateUse
 from controlplane.web.schemas import Body, Moment, Out
 
 MAX_TASKS = 1000
@@ -97,6 +97,7 @@ class ArrayOut(Out):
     labels: dict[str, str] = Field(description="Its tasks share them.", examples=[{"team": "vision"}])
     created_at: Moment = Field(description="When it was accepted.", examples=["2026-03-01T09:59:00Z"])
     array: ArrayRangeOut = Field(description="Which indexes.")
+    template: TemplateUse | None = Field(default=None, description="What it was made from; null where it was sent whole.")
     spec: JobSpecOut = Field(description="What each task runs.")
     status: ArrayStatus = Field(description="Where the tasks stand.")
 
@@ -112,6 +113,7 @@ class ArrayOut(Out):
             labels=row.labels,
             created_at=row.created_at,
             array=ArrayRangeOut.model_validate(row),
+            template=None if row.template is None else TemplateUse(**row.template),
             spec=JobSpecOut.model_validate(row.spec),
             status=ArrayStatus(
                 state=one.state,

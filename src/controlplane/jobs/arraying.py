@@ -82,6 +82,7 @@ def create_array(session: Session, principal: Principal, project_id: str, order:
         last=wanted.last,
         step=wanted.step,
         max_parallel=wanted.max_parallel,
+        template=None if order.template is None else dict(order.template),
     )
     tasks = [service.new_row(home, order, array_id=row.id, array_index=index) for index in wanted.indexes]
     for task, job_id in zip(tasks, sorted(one.id for one in tasks), strict=True):

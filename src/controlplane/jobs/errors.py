@@ -68,6 +68,15 @@ class ArrayEnded(Conflict):
     title = "The array has ended"
 
 
+class TemplateOfArrays(Conflict):
+    """
+    The template makes arrays and no single jobs; field `hint`.
+    """
+
+    code = "job_template_of_arrays"
+    title = "The template makes arrays"
+
+
 class GangTooLarge(NoCapacity):
     """
     The job asks for more than its cluster has: fields `resource`, `limit`, `requested`.

@@ -121,6 +121,8 @@ class JobArrayRow(Base):
     """From one index to the next."""
     max_parallel: Mapped[int | None]
     """So many tasks may be under way at once; none: any number."""
+    template: Mapped[dict[str, Any] | None]
+    """{name, version, parameters, overrides} of the template it was made from; none where it was sent whole."""
     cancel_requested_at: Mapped[datetime | None]
     """When somebody asked to stop it."""
     created_at: Mapped[datetime] = mapped_column(server_default=CpClock())

@@ -7,9 +7,10 @@ from typing import Annotated
 
 from fastapi import APIRouter, Path, Query
 
-from controlplane.jobs import service, templating
+from controlplane.jobs import arraying, service, templating
+from controlplane.jobs.array_schemas import ArrayOut
 from controlplane.jobs.schemas import JobOut
-from controlplane.jobs.template_schemas import TemplateJob, TemplateOut, TemplatePut
+from controlplane.jobs.template_schemas import TemplateArray, TemplateJob, TemplateOut, TemplatePut
 from controlplane.kit.paging import PageAsk
 from controlplane.web.call import Call, Reply
 from controlplane.web.endpoint import endpoint
@@ -86,12 +87,37 @@ def delete_job_template(call: Call, project_id: str, name: Name) -> None:
 def create_job_from_template(call: Call, project_id: str, name: Name, body: TemplateJob) -> Reply:
     """
     The template is filled in, checked and queued as any other job is. The job keeps its filled-in `spec`, and in `template` the version
-    and the values it came from.
+    and the values it came from. A template with an `array` makes none.
     """
     found = templating.get_template(call.session, call.principal, project_id, name, body.version)
-    spec, origin = templating.filled(found, body.parameters, body.overrides)
-    order = replace(body.job(found, spec).order(), template=origin)
+    filled = templating.filled(found, body.parameters, body.overrides)
+    order = replace(body.job(found, filled).order(), template=filled.origin)
     row = service.create_job(call.session, call.principal, project_id, order)
     call.audit_target = row.id
     call.nudge("job", row.id)
     return Reply(JobOut.of(row), headers={"Location": f"/v1/projects/{project_id}/jobs/{row.id}"}, etag=row.version)
+
+
+@endpoint(
+    router,
+    "POST",
+    TEMPLATE + "/job-arrays",
+    permission="jobs:create",
+    status=202,
+    answer=ArrayOut,
+    summary="Submit an array of jobs from a template",
+    problems=(404,),
+    dry_run=True,
+)
+def create_job_array_from_template(call: Call, project_id: str, name: Name, body: TemplateArray) -> Reply:
+    """
+    The template is filled in, checked, and queued as any other array is: its own range, or the one that is sent. The array and its tasks
+    keep in `template` the version and the values they came from.
+    """
+    found = templating.get_template(call.session, call.principal, project_id, name, body.version)
+    filled = templating.filled(found, body.parameters, body.overrides)
+    wanted = body.tasks(found, filled)
+    order = replace(wanted.order(), template=filled.origin)
+    one = arraying.create_array(call.session, call.principal, project_id, order, wanted.array.wanted())
+    call.audit_target = one.row.id
+    return Reply(ArrayOut.of(one), headers={"Location": f"/v1/projects/{project_id}/job-arrays/{one.row.id}"})

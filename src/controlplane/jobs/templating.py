@@ -3,6 +3,7 @@ Templates of a project's jobs: written in versions that never change, filled in 
 """
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Any
 
 from sqlalchemy.orm import Session
@@ -64,11 +65,25 @@ def drop_template(session: Session, principal: Principal, project_id: str, name:
         raise NotFound
 
 
-def filled(template: Template, given: Mapping[str, Value], overrides: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
+@dataclass(frozen=True, slots=True)
+class Filled:
     """
-    The spec of a job, and where it came from as its row keeps it. An override replaces a whole field. Raises Invalid for parameters that
-    are missing, unknown or do not fit.
+    What a template says once its places have values.
+    """
+
+    spec: Mapping[str, Any]
+    """Of a job, or of each task."""
+    array: Mapping[str, Any] | None
+    """Which tasks; None where the template makes single jobs."""
+    origin: Mapping[str, Any]
+    """Where it came from, as rows keep it."""
+
+
+def filled(template: Template, given: Mapping[str, Value], overrides: Mapping[str, Any]) -> Filled:
+    """
+    The template filled in. An override replaces a whole field of the spec. Raises Invalid for parameters that are missing, unknown or do
+    not fit.
     """
     values = values_of(template.document["parameters"], given)
-    spec = {**fill(template.document["spec"], values), **overrides}
-    return spec, {"name": template.name, "version": template.version, "parameters": values, "overrides": sorted(overrides)}
+    origin = {"name": template.name, "version": template.version, "parameters": values, "overrides": sorted(overrides)}
+    return Filled({**fill(template.document["spec"], values), **overrides}, fill(template.document.get("array"), values), origin)

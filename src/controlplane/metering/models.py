@@ -22,6 +22,7 @@ class WorkRow(Base):
     __table_args__ = (
         CheckConstraint("kind IN ('job','service')", name="kind"),
         CheckConstraint("gpus > 0", name="gpus"),
+        CheckConstraint("slices >= 1 AND slices <= of_slices", name="share"),
         CheckConstraint(
             "isempty(during) OR (lower_inc(during) AND NOT upper_inc(during) AND NOT lower_inf(during))", name="half_open"
         ),
@@ -41,7 +42,13 @@ class WorkRow(Base):
     cluster_id: Mapped[str]
     """Where it ran."""
     gpus: Mapped[int]
-    """GPUs that it held."""
+    """GPUs that it held, or slices of GPUs."""
+    profile: Mapped[str] = mapped_column(server_default="")
+    """The MIG profile of those slices; empty: whole GPUs."""
+    slices: Mapped[int] = mapped_column(server_default="1")
+    """Of a GPU's `of_slices` equal parts of compute, so many are one of them."""
+    of_slices: Mapped[int] = mapped_column(server_default="1")
+    """1 for whole GPUs."""
     during: Mapped[Range[datetime]] = mapped_column(TSTZRANGE())
     """[started, ended)."""
 

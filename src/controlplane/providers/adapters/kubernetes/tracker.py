@@ -2,7 +2,8 @@
 Two watches for all jobs of ours at one Kubernetes: one over Jobs, one over pods, however many there are. They make frequent looks cheap.
 
 A watch may break, go silent, lag, or be told that its version is too old. None of that decides anything: while a watch is not known to be
-in order nothing is recalled, and the server is asked; now and then it begins anew with a list. Cost does not grow with finished jobs: the lists that begin a watch leave them out.
+in order nothing is recalled, and the server is asked; now and then it begins anew with a list. Cost does not grow with finished jobs: the
+lists that begin a watch leave them out.
 """
 
 from __future__ import annotations
