@@ -45,7 +45,8 @@ LOOK_AGAIN_S = 5.0
 RETIRED_FOR_S = 120.0
 OURS = frozenset(
     {
-        *("read_lag_s", "boot", "first_call_s", "diskless", "gpu_models", "inventory_patience_s", "slurm", "fabric_tools"),
+        *("read_lag_s", "boot", "first_call_s", "diskless", "gpu_models", "inventory_patience_s", "fabric_tools"),
+        *("slurm", "kubernetes"),  # what is offered on its machines
         *("rotate_passwords", "require_lock", "restart_controllers", "restart_settle_s", "restart_limit_s", "settings_wanted"),
         *("graceful_off_s", "restart_from", "update_firmware", "firmware_install_s", "seeds"),
     }
