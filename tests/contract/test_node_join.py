@@ -1,0 +1,188 @@
+"""
+A worker's way into a cluster by what it is given: token, request for a certificate, Node. Against a real Kubernetes where KUBECONFIG names
+one whose administrator it is, else against the stand-in that hosts have for an API server.
+"""
+
+from __future__ import annotations
+
+import base64
+import json
+import os
+import secrets
+import subprocess
+import threading
+from collections.abc import Iterator
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from controlplane.kit.certificates import sign_client
+from controlplane.rendering.kubernetes.keys import ClusterKeys, new_keys
+from controlplane.rendering.kubernetes.kubeadm import join_file
+from tests.factories.kubernetes_plans import HGX, plain
+from tests.kubernetes_kit import UNTIDY, kubeconfig, kubectl, kubernetes_kit
+from tests.stand_ins.api_server import APPROVED_GROUP, Server
+from tests.stand_ins.kubelet import Kubelet, bootstrap
+from tests.stand_ins.machine import STORE_TOKEN, Answer, Api, trusting
+from tests.stand_ins_kit import let_act
+from tests.tls_door import signed_by
+
+pytestmark = UNTIDY
+REAL = os.environ.get("KUBECONFIG", "")
+RBAC = "rbac.authorization.k8s.io"
+ROLES = {
+    "bootstrap": "system:node-bootstrapper",
+    "approve": "system:certificates.k8s.io:certificatesigningrequests:nodeclient",
+}
+"""What kubeadm lets joining nodes do; every real API server has these roles from its start."""
+
+
+@dataclass(frozen=True)
+class Cluster:
+    """One that an administrator comes into."""
+
+    server: str
+    authority: str
+    admin: Path
+    folder: Path
+
+    def kubectl(self, *words: str, given: Any = None) -> str:
+        """What the administrator's command printed."""
+        command = [str(kubectl()), f"--kubeconfig={self.admin}", *words]
+        text = None if given is None else json.dumps(given)
+        env = {"HOME": str(self.folder), "PATH": os.environ["PATH"]}
+        ran = subprocess.run(command, input=text, env=env, capture_output=True, text=True, check=False, timeout=60)
+        assert ran.returncode == 0, ran.stderr
+        return ran.stdout
+
+    def api(self, token: str = "", pair: str = "") -> Api:
+        """It as whoever has the token or the certificate."""
+        headers = {"Authorization": f"Bearer {token}"} if token else {}
+        shown = (f"{pair}.crt", f"{pair}.key") if pair else ()
+        return Api(self.server, trusting(self.authority, *shown), headers)
+
+
+@pytest.fixture
+def cluster(tmp_path: Path) -> Iterator[Cluster]:
+    """A real one, or the stand-in."""
+    if REAL:
+        yield real(tmp_path)
+        return
+    held = new_keys(datetime.now(UTC)).cluster
+    clients = (tmp_path / "ca.crt", tmp_path / "ca.key")
+    for path, text in zip(clients, (held.certificate, held.key), strict=True):
+        path.write_text(text)
+    shown = sign_client(
+        (held.certificate, held.key), "admin", ["system:masters"], datetime.now(UTC), datetime.now(UTC) + timedelta(1)
+    )
+    pair = str(signed_by((held.certificate, held.key), "localhost", tmp_path))
+    with kubernetes_kit(nodes=0, kueue=False, token=STORE_TOKEN) as kit:
+        let_act(kit.emulator)
+        kept = {"Authorization": f"Bearer {STORE_TOKEN}"}
+        with Server(
+            (pair, pair), (str(clients[0]), str(clients[1])), at=("127.0.0.1", 0), kept=lambda: Api(kit.handle.url, headers=kept)
+        ) as server:
+            threading.Thread(target=server.serve_forever, daemon=True).start()
+            user = dict(zip(("client-certificate-data", "client-key-data"), map(encoded, shown), strict=True))
+            url = f"https://localhost:{server.server_address[1]}"
+            admin = tmp_path / "admin.conf"
+            admin.write_text(kubeconfig(url, user, **{"certificate-authority-data": encoded(held.certificate)}))
+            made = Cluster(url, str(clients[0]), admin, tmp_path)
+            rules = [
+                {"apiGroups": ["certificates.k8s.io"], "resources": ["certificatesigningrequests"], "verbs": ["create", "get"]}
+            ]
+            role = {"apiVersion": f"{RBAC}/v1", "kind": "ClusterRole", "metadata": {"name": ROLES["bootstrap"]}, "rules": rules}
+            made.kubectl("create", "--validate=false", "-f", "-", given=role)
+            yield made
+            server.shutdown()
+
+
+def real(folder: Path) -> Cluster:
+    """What KUBECONFIG leads to, as it is: a file of the authority beside it."""
+    whole = Cluster("", "", Path(REAL), folder).kubectl("config", "view", "--raw", "--minify", "-o", "json")
+    told = json.loads(whole)["clusters"][0]["cluster"]
+    (folder / "ca.crt").write_bytes(base64.b64decode(told["certificate-authority-data"]))
+    return Cluster(told["server"], str(folder / "ca.crt"), Path(REAL), folder)
+
+
+def encoded(text: str) -> str:
+    return base64.b64encode(text.encode()).decode()
+
+
+@pytest.fixture
+def told(cluster: Cluster) -> Iterator[dict[str, Any]]:
+    """The document of a worker, whose token the cluster knows as kubeadm would have made it know it."""
+    document = yaml.safe_load(join_file(plain(), keys(), HGX.name).content)
+    identity, secret = document["discovery"]["bootstrapToken"]["token"].split(".")
+    known = {
+        "token-id": identity,
+        "token-secret": secret,
+        "expiration": (datetime.now(UTC) + timedelta(minutes=10)).strftime("%Y-%m-%dT%H:%M:%SZ"),
+        "usage-bootstrap-authentication": "true",
+        "auth-extra-groups": APPROVED_GROUP,
+    }
+    metadata = {"name": f"bootstrap-token-{identity}", "namespace": "kube-system"}
+    kept = {"apiVersion": "v1", "kind": "Secret", "metadata": metadata, "type": "bootstrap.kubernetes.io/token"}
+    subject = {"apiGroup": RBAC, "kind": "Group", "name": APPROVED_GROUP}
+    bindings = [
+        {
+            "apiVersion": f"{RBAC}/v1",
+            "kind": "ClusterRoleBinding",
+            "metadata": {"name": f"controlplane-test-{name}-{identity}"},
+            "roleRef": {"apiGroup": RBAC, "kind": "ClusterRole", "name": role},
+            "subjects": [subject],
+        }
+        for name, role in ROLES.items()
+    ]
+    items = [{**kept, "data": {name: encoded(value) for name, value in known.items()}}, *bindings]
+    cluster.kubectl("create", "--validate=false", "-f", "-", given={"apiVersion": "v1", "kind": "List", "items": items})
+    yield document
+    for one in items:
+        space = one["metadata"].get("namespace", "default")
+        cluster.kubectl("delete", one["kind"], one["metadata"]["name"], "-n", space, "--wait=false")
+
+
+def keys() -> ClusterKeys:
+    """Of this run."""
+    return replace(new_keys(datetime.now(UTC)), bootstrap=f"{secrets.token_hex(3)}.{secrets.token_hex(8)}")
+
+
+def test_the_token_of_a_worker_makes_it_a_node(cluster: Cluster, told: dict[str, Any], tmp_path: Path) -> None:
+    """
+    Its request is signed for its own name and for no other's, the Node bears the labels of its document, and neither the token nor the
+    certificate opens more.
+    """
+    name = f"ins-{secrets.token_hex(4)}"
+    token = told["discovery"]["bootstrapToken"]["token"]
+    (labels,) = (one["value"] for one in told["nodeRegistration"]["kubeletExtraArgs"] if one["name"] == "node-labels")
+    pair = str(tmp_path / "kubelet")
+    Path(f"{pair}.crt").write_text(bootstrap(cluster.api(token), f"{pair}.key", name))
+    for wrong in (f"{token[:-1]}{'0' if token[-1] != '0' else '1'}", "abcdef.0123456789abcdef"):
+        with pytest.raises(Answer, match="401"):
+            bootstrap(cluster.api(wrong), f"{pair}.key", name)
+    with pytest.raises(Answer, match="403"):
+        cluster.api(token).ask("GET", "/api/v1/namespaces/kube-system/secrets")
+    node = cluster.api(pair=pair)
+    status = {"conditions": [{"type": "Ready", "status": "False", "reason": "Test", "message": "a test's"}]}
+    body = {"metadata": {"name": name, "labels": dict(one.split("=") for one in labels.split(","))}, "spec": {}, "status": status}
+    try:
+        node.ask("POST", "/api/v1/nodes", {"apiVersion": "v1", "kind": "Node", **body})
+        seen = json.loads(cluster.kubectl("get", "node", name, "-o", "json"))
+        assert seen["metadata"]["labels"]["node.kubernetes.io/instance-type"] == HGX.name
+        assert seen["metadata"]["labels"]["controlplane.internal/gpus"] == "true"
+        with pytest.raises(Answer, match="403"):
+            node.ask("GET", "/api/v1/namespaces/kube-system/secrets")
+    finally:
+        with suppress(AssertionError):
+            cluster.kubectl("delete", "node", name, "--wait=false")
+
+
+def test_a_kubelet_takes_no_label_that_is_not_its_own(cluster: Cluster) -> None:
+    """As a real one, it does not even start with another's."""
+    with pytest.raises(SystemExit, match="unknown labels"):
+        Kubelet(cluster.api(), {"node-role.kubernetes.io/worker": ""}, name="one")

@@ -1,0 +1,121 @@
+"""
+The life of a Kubernetes of one's own on hosts that really boot, by each distribution: it grows, a worker leaves, power is lost, it ends.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests import hosts_kit, stand_ins_kit
+from tests.e2e.rack import Metal, done, key_pair
+from tests.e2e.test_kubernetes_orders import Kubectl
+from tests.e2e.test_own_kubernetes_hosts import free, names, objects, order, owner, running
+from tests.factories.processes import until
+from tests.hosts_kit import Lab
+from tests.kubernetes_kit import UNTIDY, KubernetesKit
+from tests.slurm_kit import SLOW
+
+__all__ = ["objects"]
+pytestmark = [UNTIDY, *SLOW[1:], pytest.mark.timeout(1800)]
+PATIENCE_S = 600.0
+PLACES = ("block", "leaf", "rack")
+
+
+@pytest.fixture(scope="module")
+def lab() -> Iterator[Lab]:
+    """Three hosts whose image has the stand-ins."""
+    with stand_ins_kit.image(), hosts_kit.running_lab(3) as made:
+        yield made
+
+
+def resize(metal: Metal, path: str, workers: int) -> None:
+    """The tenant wants so many workers."""
+    change = {"node_sets": [{"name": "workers", "count": workers}]}
+    done(metal.tenant.patch(path, json=change, headers={"If-Match": "*"}))
+
+
+def occupy(kube: Kubectl, folder: Path, workers: list[str]) -> None:
+    """On each of these a pod of the owner's runs."""
+    file = folder / "pods.json"
+    pods = [
+        {
+            "apiVersion": "v1",
+            "kind": "Pod",
+            "metadata": {"name": f"work-{one}", "labels": {"app": "work"}},
+            "spec": {"nodeName": one, "containers": [{"name": "main", "image": "debian"}]},
+        }
+        for one in workers
+    ]
+    file.write_text(json.dumps({"apiVersion": "v1", "kind": "List", "items": pods}))
+    kube.says("create", "--validate=false", "-f", str(file))
+
+
+def node(kube: Kubectl, name: str) -> dict[str, Any]:
+    """As the API shows it."""
+    found: dict[str, Any] = json.loads(kube.says("get", "node", name, "-o", "json"))
+    return found
+
+
+def nodes(kube: Kubectl) -> set[str]:
+    """Names of all Nodes."""
+    return set(kube.says("get", "nodes", "-o", "jsonpath={.items[*].metadata.name}").split())
+
+
+@pytest.mark.parametrize("distribution", ["kubeadm", "k3s"])
+def test_a_kubernetes_lives_on_hosts_that_boot(metal: Metal, objects: KubernetesKit, tmp_path: Path, distribution: str) -> None:
+    """
+    It grows by a worker, whose place our program on the control plane writes on its Node; a worker leaves once its pods are evicted, its
+    Node is gone and its machine wiped; a control plane that lost its power comes back as the same; then all of it is deleted and wiped.
+    """
+    hosts = free(metal, 3, PATIENCE_S)
+    _key, public = key_pair(tmp_path, "owner")
+    path = order(metal, public, 1, distribution)
+    running(metal, path, PATIENCE_S)
+    kube, _ = owner(metal, path, tmp_path)
+    (lead,), (first,) = names(metal, path).values()
+    resize(metal, path, 2)
+    running(metal, path, PATIENCE_S)
+    workers = names(metal, path)["workers"]
+    assert (len(workers), first in workers, nodes(kube)) == (2, True, {lead, *workers})
+    for one in workers:
+        until(lambda one=one: "controlplane.internal/rack" in node(kube, one)["metadata"]["labels"], f"{one} has its place")  # type: ignore[misc]
+        labels = node(kube, one)["metadata"]["labels"]
+        assert [labels[f"controlplane.internal/{part}"] for part in PLACES] == ["b1", "leaf1", "r1"]
+    occupy(kube, tmp_path, workers)
+    resize(metal, path, 1)
+    running(metal, path, PATIENCE_S)
+    (stays,) = names(metal, path)["workers"]
+    assert nodes(kube) == {lead, stays}
+    assert kube.says("get", "pods", "-l", "app=work", "-o", "name").split() == [f"pod/work-{stays}"]
+    asked = [where for method, where in objects.asked() if method == "POST" and "/eviction" in where]
+    (left,) = set(workers) - {stays}
+    assert any(f"work-{left}" in one for one in asked)
+    (free_,) = (
+        one for one in hosts if metal.until(f"/v1/admin/nodes/{one}", "available", "active")["status"]["state"] == "available"
+    )
+    assert all(one["verified"] for one in done(metal.operator.get(f"/v1/admin/nodes/{free_}/wipes"))["items"])
+    comes_back(metal, kube, path, {lead, stays})
+    done(metal.tenant.delete(path, headers={"If-Match": "*"}))
+    metal.until(path, "deleted", client=metal.tenant, within_s=PATIENCE_S)
+    for one in hosts:
+        seen = metal.until(f"/v1/admin/nodes/{one}", "available", "quarantined", within_s=PATIENCE_S)
+        assert seen["status"]["state"] == "available", seen
+        assert all(each["verified"] for each in done(metal.operator.get(f"/v1/admin/nodes/{one}/wipes"))["items"])
+
+
+def comes_back(metal: Metal, kube: Kubectl, path: str, there: set[str]) -> None:
+    """The control plane loses its power: nothing is known while it is away, and it is the same cluster when it is back."""
+    sets = {one["id"]: one["name"] for one in done(metal.tenant.get(path))["spec"]["node_sets"]}
+    items = done(metal.tenant.get(f"{path}/instances"))["items"]
+    (address,) = (one["address"] for one in items if sets[one["node_set"]] == "cp" and one["state"] == "active")
+    (host,) = (one for one in metal.lab.hosts if one.address == address)
+    metal.lab.run("power", host.name, "off")
+    metal.until(path, "unknown", "degraded", client=metal.tenant, within_s=PATIENCE_S)
+    metal.lab.run("power", host.name, "on")
+    running(metal, path, PATIENCE_S)
+    assert nodes(kube) == there
