@@ -156,6 +156,15 @@ def test_a_k3s_server_founds_or_joins(tmp_path: Path, name: str, role: str, *, p
     assert "systemctl start --no-block k3s.service" in host.calls("systemctl")
 
 
+def test_a_k3s_agent_is_started_and_remembers_it(tmp_path: Path) -> None:
+    """None of its files stands where it keeps that it has joined: the folder is made."""
+    host = Host(tmp_path, worker_bundle(light(), keys(), HGX.name), "ins-w1")
+    done = host.start()
+    assert done.returncode == 0, done.stderr
+    assert "systemctl start --no-block k3s-agent.service" in host.calls("systemctl")
+    assert host.path("/etc/controlplane/kubernetes/joined").exists()
+
+
 def test_what_is_not_installed_is_named(tmp_path: Path) -> None:
     """A start script installs nothing."""
     host = control_plane(tmp_path, plain())
@@ -163,3 +172,12 @@ def test_what_is_not_installed_is_named(tmp_path: Path) -> None:
     done = host.start()
     assert done.returncode == 1
     assert done.stderr == "kubeadm is not installed\n"
+
+
+def test_helm_is_needed_where_charts_are_offered(tmp_path: Path) -> None:
+    """And said before anything is founded that would then lack them."""
+    host = control_plane(tmp_path, three())
+    (tmp_path / "bin" / "helm").unlink()
+    done = host.start()
+    assert (done.returncode, done.stderr) == (1, "helm is not installed\n")
+    assert not host.calls("kubeadm")

@@ -22,7 +22,8 @@ def control_plane_script(plan: KubernetesPlan) -> Script:
     Founds the cluster, or joins the one that is there; the same on every control plane.
     """
     body = _founding_kubeadm() if plan.distribution == "kubeadm" else _founding_k3s(plan)
-    lines = [*_kernel(plan), *_peers(plan), *body, f"wait_for 'the API' {layout.kubectl(plan)} get --raw /readyz"]
+    charts = ["need helm"] if plan.addons.charts else []
+    lines = [*charts, *_kernel(plan), *_peers(plan), *body, f"wait_for 'the API' {layout.kubectl(plan)} get --raw /readyz"]
     lines += [f"{layout.APPLY} || {{ sleep 5; {layout.APPLY}; }} # the API may have just begun"]
     lines += ["systemctl daemon-reload", f"systemctl enable --now --quiet {UNIT}.timer"]
     return _script(plan, "start-control-plane", lines)
@@ -114,6 +115,7 @@ def _start_k3s(role: str) -> Iterator[str]:
     yield f"systemctl enable --quiet {UNITS[role]}"
     yield f"systemctl start --no-block {UNITS[role]}"
     yield f"wait_for {UNITS[role]} systemctl is-active {UNITS[role]}"
+    yield f"mkdir -p {layout.OURS}"  # no file of an agent stands there
     yield f"touch {layout.STAMP}"
 
 
