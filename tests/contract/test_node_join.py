@@ -182,7 +182,7 @@ def test_the_token_of_a_worker_makes_it_a_node(cluster: Cluster, told: dict[str,
             cluster.kubectl("delete", "node", name, "--wait=false")
 
 
-def test_a_kubelet_takes_no_label_that_is_not_its_own(cluster: Cluster) -> None:
+def test_a_kubelet_takes_no_label_that_is_not_its_own() -> None:
     """As a real one, it does not even start with another's."""
     with pytest.raises(SystemExit, match="unknown labels"):
-        Kubelet(cluster.api(), {"node-role.kubernetes.io/worker": ""}, name="one")
+        Kubelet(Api("http://127.0.0.1:9"), {"node-role.kubernetes.io/worker": ""}, name="one")

@@ -44,7 +44,7 @@ def main(arguments: list[str]) -> None:
     match arguments:
         case ["kubectl", *rest]:
             given = [] if any(one.startswith("--kubeconfig") for one in rest) else [f"--kubeconfig={KUBECONFIG}"]
-            os.execv("/usr/local/bin/kubectl", ["kubectl", *given, *rest])
+            os.execv("/usr/bin/kubectl", ["kubectl", *given, *rest])
         case ["server"]:
             serve(settings(SERVER))
         case ["agent"]:

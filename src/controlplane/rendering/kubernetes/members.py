@@ -140,6 +140,7 @@ _TIMER = (
     "[Timer]",
     "OnBootSec=60",
     f"OnUnitInactiveSec={EVERY_S}",
+    "AccuracySec=1",  # systemd's own is a minute: a worker that leaves would wait for it twice
     "",
     "[Install]",
     "WantedBy=timers.target",
