@@ -115,7 +115,7 @@ def comes_back(metal: Metal, kube: Kubectl, path: str, there: set[str]) -> None:
     (address,) = (one["address"] for one in items if sets[one["node_set"]] == "cp" and one["state"] == "active")
     (host,) = (one for one in metal.lab.hosts if one.address == address)
     metal.lab.run("power", host.name, "off")
-    metal.until(path, "unknown", "degraded", client=metal.tenant, within_s=PATIENCE_S)
+    until(lambda: "does not answer" in done(metal.tenant.get(path))["status"]["reason"], "nothing is known", within_s=PATIENCE_S)
     metal.lab.run("power", host.name, "on")
-    running(metal, path, PATIENCE_S)
+    until(lambda: "nodes answer" in done(metal.tenant.get(path))["status"]["reason"], "it is back", within_s=PATIENCE_S)
     assert nodes(kube) == there
