@@ -15,7 +15,7 @@ from typing import Any
 import kubernetes_validate
 import pytest
 
-from controlplane.providers.adapters.kubernetes import manifests, rights, serving, standing, walls
+from controlplane.providers.adapters.kubernetes import manifests, serving, standing, walls
 from controlplane.providers.adapters.kubernetes.config import KubernetesConfig, OwnConfig, Volume
 from controlplane.providers.adapters.kubernetes.names import CLUSTER, Names
 from controlplane.providers.clusters import ClusterSpec, JobSpec, Member

@@ -42,7 +42,6 @@ def find_pool(pools: Sequence[Any], tenant_id: str, site: str, worker_types: Col
     """
     The first provider in the site that makes such clusters of these workers: by itself, or of bare machines; None where none does.
     """
-    assert wanted.distribution != MANAGED
     able = (one for one in pools if one.site == site and not set(one.tenants) - {tenant_id})
     made = next((one for one in able if _makes(one, wanted)), None)
     return made or _bare_pool(pools, tenant_id, site, worker_types, wanted)
@@ -62,6 +61,7 @@ def _makes(pool: Any, wanted: KubernetesOptions) -> bool:
 
 
 def _bare_pool(pools: Sequence[Any], tenant_id: str, site: str, worker_types: Collection[str], wanted: KubernetesOptions) -> Any:
+    assert wanted.distribution != MANAGED
     for pool in bare_pools(pools, tenant_id, site):
         try:
             offer = offers.read_offer(pool.config)

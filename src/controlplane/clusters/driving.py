@@ -51,15 +51,7 @@ def apply(session: Session, results: Sequence[Result]) -> None:
         key: at for one in results if isinstance(one.outcome.facts, ClusterFacts) for key, at in one.outcome.facts.usable_at.items()
     }
     _open_meters(session, usable, results)
-    for one in results:
-        facts = one.outcome.facts
-        if isinstance(facts, ClusterFacts) and facts.release:
-            nodes.give_back(session, facts.release, reason=facts.release_reason)
-    said = [found for one in results if isinstance(one.outcome.facts, ClusterFacts) for found in one.outcome.facts.health]
-    nodes.report(session, [nodes.Report(node_id, "scheduler", "node_state", health, words) for node_id, health, words in said])
-    for one in results:
-        if isinstance(one.outcome.facts, ClusterFacts) and one.outcome.facts.job_features is not None:
-            nodes.note_features(session, one.claim.id, one.outcome.facts.job_features)
+    _tell_nodes(session, results)
     _note_running(session, results)
     over = [one for one in results if isinstance(one.outcome, Gone) or _target(one) == "failed"]
     for one in over:
@@ -67,10 +59,32 @@ def apply(session: Session, results: Sequence[Result]) -> None:
     nodes.dismiss(session, [one.claim.id for one in over if one.claim.row["peer_id"] is not None])
     for one in results:
         if isinstance(one.outcome, Fail) and one.claim.state == "updating":
-            shrink_to_held(session, one.claim.id)
-            if one.claim.row["kubernetes"] is not None:
-                with suppress(*founding.BAD_PLANS):  # who was to leave and stays is let in again
-                    founding.renew(session, one.claim.row, "members")
+            _stay(session, one.claim)
+
+
+def _tell_nodes(session: Session, results: Sequence[Result]) -> None:
+    """
+    Who leaves is given back, and what the cluster's own API said of its members and of jobs is known.
+    """
+    told = [(one.claim.id, one.outcome.facts) for one in results if isinstance(one.outcome.facts, ClusterFacts)]
+    for _, facts in told:
+        if facts.release:
+            nodes.give_back(session, facts.release, reason=facts.release_reason)
+    said = [found for _, facts in told for found in facts.health]
+    nodes.report(session, [nodes.Report(node_id, "scheduler", "node_state", health, words) for node_id, health, words in said])
+    for cluster_id, facts in told:
+        if facts.job_features is not None:
+            nodes.note_features(session, cluster_id, facts.job_features)
+
+
+def _stay(session: Session, claim: Claim) -> None:
+    """
+    The change is given up: the cluster is as large as what it holds, and who was to leave and stays is let in again.
+    """
+    shrink_to_held(session, claim.id)
+    if claim.row["kubernetes"] is not None:
+        with suppress(*founding.BAD_PLANS):
+            founding.renew(session, claim.row, "members")
 
 
 def _target(result: Result) -> str | None:
