@@ -94,6 +94,7 @@ def order(cloud: Cloud, count: int, **kubernetes: Any) -> dict[str, Any]:
         "site": SITE,
         "node_sets": [{"name": "workers", "instance_type": TYPE, "count": count}],
         "kubernetes": {"distribution": "managed", **kubernetes},
+        "wait": True,
     }
     return {"name": "research", "spec": spec}
 

@@ -99,12 +99,12 @@ class Member:
     """GPUs the member brings."""
     token: str
     """The allocation's id."""
-    leads: bool = False
-    """Whether it is a control plane of a Kubernetes of one's own, to which no work comes."""
     node_set: str = ""
     """Name of its node set, unique in the cluster."""
     instance_type: str = ""
     """What it is sold as."""
+    leads: bool = False
+    """Whether it is a control plane of a Kubernetes of one's own, to which no work comes."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -28,8 +28,8 @@ def wanted(cluster: ClusterSnapshot) -> ClusterSpec:
                 one.ref,
                 one.gpus,
                 one.allocation_id,
-                one.role == "control_plane",
                 *sets.get(one.node_set_id, ("", "")),
+                leads=one.role == "control_plane",
             )
             for one in staying(cluster)
         ),
