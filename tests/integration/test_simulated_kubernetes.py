@@ -68,10 +68,16 @@ def test_the_guides_job_runs_once_on_each_node_and_is_told_where_it_is(life: Ser
     assert broken_promises(life.world) == []
 
 
+def guides(key: str) -> dict[str, Any]:
+    """What the guide of dedicated clusters sends whose spec has the key."""
+    guide = (ROOT / "docs" / "guides" / "dedicated-kubernetes.md").read_text("utf-8")
+    found = map(json.loads, re.findall(r"```json\n(.*?)```", guide, re.DOTALL))
+    return next(one for one in found if key in one.get("spec", {}))
+
+
 def own_order(story: Story, workers: int = 2) -> dict[str, Any]:
     """The guide's order of a Kubernetes of one's own, made smaller."""
-    guide = (ROOT / "docs" / "guides" / "dedicated-kubernetes.md").read_text("utf-8")
-    shown: dict[str, Any] = json.loads(re.findall(r"```json\n(.*?)```", guide, re.DOTALL)[1])
+    shown = guides("kubernetes")
     shown["spec"] |= {"site": story.world.keys.site, "login": {"ssh_keys": [KEY]}}
     for one, count in zip(shown["spec"]["node_sets"], (1, workers), strict=True):
         one |= {"count": count, "instance_type": story.world.keys.instance_type}
@@ -127,8 +133,7 @@ def runs_once_all_have_joined(region: Story, control: SimControl) -> str:
 
 def works_on_workers(region: Story, cluster: str, lead: str) -> None:
     """The guide's job takes both workers; a control plane counts for none, also without GPUs."""
-    guide = (ROOT / "docs" / "guides" / "dedicated-kubernetes.md").read_text("utf-8")
-    job = json.loads(re.findall(r"```json\n(.*?)```", guide, re.DOTALL)[2])
+    job = guides("script")
     job["spec"]["cluster_id"] = cluster
     for gpus in (8, 0):
         made = region.send("POST", "/jobs", {**job, "spec": {**job["spec"], "gpus_per_node": gpus}}).json()
@@ -161,7 +166,9 @@ def grows_and_is_mended(region: Story, cluster: str, lead: str) -> None:
     region.drive(f"clusters/{cluster}", "running", takeover=False)
     anybody = {"If-Match": "*"}
     stays = region.send("POST", f"{path}/instances/{lead}/actions/replace", None, **anybody)
-    assert (stays.status_code, stays.json()["code"]) == (409, "wrong_state")
+    assert (stays.status_code, stays.json()["code"]) == (409, "quorum_at_risk")
+    newer = region.send("POST", f"{path}/actions/upgrade", {"version": "1.37.0"}, **anybody)
+    assert (newer.status_code, newer.json()["code"]) == (409, "wrong_state")
     worker = next(one["id"] for one in region.send("GET", f"{path}/instances").json()["items"] if one["id"] != lead)
     region.ask("POST", f"{path}/instances/{worker}/actions/replace", None, **anybody)
     region.drive(f"clusters/{cluster}", "running", takeover=False)

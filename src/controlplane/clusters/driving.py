@@ -82,7 +82,7 @@ def _stay(session: Session, claim: Claim) -> None:
     The change is given up: the cluster is as large as what it holds, and who was to leave and stays is let in again.
     """
     shrink_to_held(session, claim.id)
-    if claim.row["kubernetes"] is not None:
+    if claim.row["kubernetes"] is not None and claim.row["peer_id"] is not None:
         with suppress(*founding.BAD_PLANS):
             founding.renew(session, claim.row, "members")
 

@@ -70,7 +70,7 @@ def upgrade_workers(
     principal.check_project(project_id)
     row = repository.get_cluster(session, project_id, cluster_id, lock=True)
     version(row.version)
-    if row.slurm is None and row.kubernetes is None:
+    if row.peer_id is None and not managing.is_managed(row.kubernetes):  # others have no hosts that follow files
         raise NotChangeable("Only a Slurm or a Kubernetes of one's own is upgraded.", state=row.state)
     _check_words(row, wish)
     new = NewOperation("cluster.upgrade", "cluster", row.id, principal.id, row.tenant_id, row.project_id)
