@@ -101,7 +101,7 @@ def test_a_kubernetes_of_ones_own_can_be_tried(region: Story) -> None:
     cluster = runs_once_all_have_joined(region, control)
     path = f"/clusters/{cluster}"
     shown = region.send("GET", path).json()
-    assert shown["spec"]["kubernetes"] == {"distribution": "kubeadm", "version": "1.36.2"}
+    assert shown["spec"]["kubernetes"] == {"distribution": "kubeadm", "version": "1.36.2", "upgrading_to": None}
     assert {one["name"]: one["result"] for one in shown["status"]["conditions"]}["gpu_count"] == "passed"
     refused = region.send("POST", f"{path}/kubeconfigs", {"lifetime_s": 900})
     assert (refused.status_code, refused.json()["code"]) == (409, "kubeconfig_not_offered")
