@@ -45,6 +45,8 @@ def main(arguments: list[str]) -> None:
         case ["kubectl", *rest]:
             given = [] if any(one.startswith("--kubeconfig") for one in rest) else [f"--kubeconfig={KUBECONFIG}"]
             os.execv("/usr/bin/kubectl", ["kubectl", *given, *rest])
+        case ["--version"]:
+            print(f"k3s version v{version()}+k3s1 (stand-in)")
         case ["server"]:
             serve(settings(SERVER))
         case ["agent"]:

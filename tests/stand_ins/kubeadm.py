@@ -38,9 +38,11 @@ PATIENCE_S = 240.0
 
 def main(arguments: list[str]) -> None:
     """
-    `init` or `join`, with `--config FILE` and perhaps `--ignore-preflight-errors=all`.
+    `init` or `join`, with `--config FILE` and perhaps `--ignore-preflight-errors=all`; or its version.
     """
     match arguments:
+        case ["version", "-o", "short"]:
+            print(f"v{version()}")
         case ["init" | "join" as verb, "--config", file, *rest] if set(rest) <= {"--ignore-preflight-errors=all"}:
             told = checked(documents(file))
             (init if verb == "init" else join)(told, careful=not rest)

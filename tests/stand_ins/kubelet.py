@@ -209,6 +209,9 @@ def main(arguments: list[str]) -> None:
     """
     As kubelet.service runs it.
     """
+    if arguments == ["--version"]:
+        print(f"Kubernetes v{version()}")
+        return
     flags = argparse.ArgumentParser(allow_abbrev=False)
     for name in ("bootstrap-kubeconfig", "kubeconfig", "config"):
         flags.add_argument(f"--{name}", required=True)
