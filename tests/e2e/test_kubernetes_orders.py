@@ -76,7 +76,7 @@ def enrol(cloud: Cloud, provider_id: str, refs: list[str]) -> list[str]:
 
 
 def example(number: int) -> dict[str, Any]:
-    """What the tenants' guide sends: the order, the job, the GPUs of a job, the kubeconfig."""
+    """What the tenants' guide sends: the order, the job, the GPUs of a job, its slices, the kubeconfig."""
     found: dict[str, Any] = json.loads(re.findall(r"```json\n(.*?)```", GUIDE.read_text(), re.DOTALL)[number])
     return found
 
@@ -174,12 +174,12 @@ def test_a_kubeconfig_opens_the_clusters_own_namespace_for_a_while(
     path = f"{cloud.project}/clusters/{cluster['id']}"
     assert run(cloud, cluster["id"], 1)["status"]["state"] == "succeeded"
     once = {"Idempotency-Key": "kube-1"}
-    answer = cloud.tenant.post(f"{path}/kubeconfigs", json=example(3), headers=once)
+    answer = cloud.tenant.post(f"{path}/kubeconfigs", json=example(4), headers=once)
     got = done(answer)
     assert answer.headers["Cache-Control"] == "no-store"
     left_s = (datetime.fromisoformat(got["expires_at"]) - datetime.now(UTC)).total_seconds()
     assert 840 < left_s < 960
-    again = done(cloud.tenant.post(f"{path}/kubeconfigs", json=example(3), headers=once))
+    again = done(cloud.tenant.post(f"{path}/kubeconfigs", json=example(4), headers=once))
     assert (again["kubeconfig"], again["expires_at"]) == (None, None)
     kube = Kubectl(tmp_path, got["kubeconfig"])
     (pod,) = kube.says("get", "pods", "-o", "name").split()

@@ -5,15 +5,18 @@ What jobs ask for besides nodes and a script: it is done, or refused at order ti
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
+from pydantic import ValidationError
 from sqlalchemy import text
 
 from controlplane.jobs.errors import FeatureMissing
-from tests.conftest import Database
+from controlplane.kit.errors import DomainError
+from tests.conftest import ROOT, Database
 from tests.factories.jobs import JobWorld, job_world
 
 TORCHRUN = {"kind": "torchrun", "command": ["train.py"], "launcher": ["echo", "launched"]}
@@ -24,6 +27,7 @@ ASKED: dict[str, dict[str, Any]] = {
     "launch_torchrun": {"script": None, "launch": TORCHRUN},
     "launch_mpi": {"script": None, "launch": {"kind": "mpi", "command": ["solve"]}},
     "idle_stop": {"gpus_per_node": 8, "idle_stop_min": 30},
+    "mig": {"mig": {"profile": "1g.10gb", "per_node": 2}},
     "gpu_attributes": {"gpus_per_node": 8, "gpu": {"model": None, "min_memory_gib": 40, "nvlink": None}},
 }
 
@@ -37,16 +41,16 @@ def world(database: Database, tmp_path: Path) -> Iterator[JobWorld]:
         yield one
 
 
-def offer(world: JobWorld, *features: str) -> None:
+def offer(world: JobWorld, *features: str, mig: dict[str, int] | None = None) -> None:
     """
-    The provider has said that jobs may ask for these, and for nothing else.
+    The provider has said that jobs may ask for these, and for nothing else; its nodes have these slices.
     """
-    said = {"features": json.dumps(features), "id": world.provider.id}
+    slices = {"1g.10gb": 14} if mig is None else mig
+    said = {"said": json.dumps({"job_features": features, "mig": slices}), "id": world.provider.id}
     with world.database.owner.begin() as connection:
-        connection.execute(
-            text("UPDATE providers SET capabilities = jsonb_build_object('job_features', CAST(:features AS jsonb)) WHERE id = :id"),
-            said,
-        )
+        connection.execute(text("UPDATE providers SET capabilities = CAST(:said AS jsonb) WHERE id = :id"), said)
+        known = "UPDATE gpu_models SET mig_profiles = '{1g.10gb,1g.20gb,2g.20gb,3g.40gb,4g.40gb,7g.80gb}'"
+        connection.execute(text(f"{known} WHERE name = 'H100-SXM5-80GB'"))
 
 
 @pytest.mark.parametrize("feature", ASKED)
@@ -59,6 +63,46 @@ def test_what_the_provider_does_not_offer_is_refused_when_it_is_ordered(world: J
     assert caught.value.fields["hint"]
     offer(world, feature)
     assert world.order(**ASKED[feature])
+
+
+@pytest.mark.parametrize(
+    ("wanted", "code", "told"),
+    [
+        ({"profile": "1g.5gb", "per_node": 1}, "mig_profile_unknown", {"profile": "1g.5gb"}),  # an A100's
+        ({"profile": "2g.20gb", "per_node": 1}, "mig_profile_unknown", {"offered": ["1g.10gb", "3g.40gb", "7g.80gb"]}),
+        ({"profile": "1g.10gb", "per_node": 15}, "job_larger_than_cluster", {"resource": "mig_per_node", "limit": 14}),
+        ({"profile": "7g.80gb", "per_node": 9}, "job_larger_than_cluster", {"resource": "mig_per_node", "limit": 8}),
+        ({"profile": "3g.40gb", "per_node": 19}, "job_larger_than_cluster", {"limit": 18}),
+    ],
+)
+def test_slices_that_its_cluster_has_not_are_refused_when_they_are_ordered(
+    world: JobWorld, wanted: dict[str, Any], code: str, told: dict[str, Any]
+) -> None:
+    """By the catalog what the model cannot be, by the provider what no node is, by the node what would be more than its GPUs."""
+    offer(world, "mig", mig={"1g.10gb": 14, "3g.40gb": 20, "7g.80gb": 12})
+    with pytest.raises(DomainError) as caught:
+        world.order(mig=wanted)
+    assert caught.value.code == code
+    assert {name: caught.value.fields[name] for name in told} == told
+
+
+def test_the_guides_slices_are_taken(world: JobWorld) -> None:
+    """As they stand there."""
+    offer(world, "mig")
+    guide = (ROOT / "docs" / "guides" / "kubernetes.md").read_text(encoding="utf-8").partition("## Slices of GPUs")[2]
+    found = re.search(r"```json\n(.*?)```", guide, re.DOTALL)
+    assert found is not None
+    assert world.order(**json.loads(found[1]))
+
+
+def test_slices_stand_in_the_place_of_whole_gpus(world: JobWorld) -> None:
+    """Both at once are malformed; the share of a GPU that each is stands in the job's spec."""
+    offer(world, "mig", mig={"3g.40gb": 16})
+    with pytest.raises(ValidationError):
+        world.order(mig={"profile": "3g.40gb", "per_node": 2}, gpus_per_node=1)
+    job = world.job(world.order(mig={"profile": "3g.40gb", "per_node": 2}))
+    assert job.spec["mig"] == {"profile": "3g.40gb", "per_node": 2, "slices": 3, "of_slices": 7}
+    assert job.spec["tasks_per_node"] == 2
 
 
 def test_a_provider_that_changed_its_word_ends_the_job_with_a_reason(world: JobWorld) -> None:

@@ -4,6 +4,7 @@ GPU time of jobs and services, as lines of their own beside the meter of what th
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
@@ -12,8 +13,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from sqlalchemy import text
 
 from controlplane.metering.routes import router as metering
+from controlplane.metering.states import gpu_microseconds
 from tests.conftest import Database
 from tests.factories.jobs import JobApi, JobWorld, job_api
 from tests.factories.services import ServiceWorld, service_world
@@ -129,6 +134,31 @@ def test_a_job_without_gpus_has_no_line(setting: Setting) -> None:
     job_id = setting.jobs.order("#!/bin/bash\nsleep 5\n", nodes=1, gpus_per_node=0)
     setting.jobs.until_state(job_id, "succeeded")
     assert setting.lines() == []
+
+
+def test_slices_are_counted_by_their_share(setting: Setting) -> None:
+    """Two of three sevenths for as long as the run was, to the microsecond and nothing above, with the profile and its own time beside."""
+    with setting.jobs.database.owner.begin() as connection:
+        connection.execute(text("UPDATE gpu_models SET mig_profiles = '{1g.10gb,3g.40gb,7g.80gb}'"))
+        said = {"job_features": ["mig"], "mig": {"3g.40gb": 16}}
+        connection.execute(text("UPDATE providers SET capabilities = CAST(:said AS jsonb)"), {"said": json.dumps(said)})
+    job_id = setting.jobs.order("#!/bin/bash\nsleep 100\n", mig={"profile": "3g.40gb", "per_node": 2})
+    row = setting.jobs.until_state(job_id, "succeeded")
+    (line,) = setting.lines()
+    whole_us = int(held(row) * 1_000_000)
+    assert Decimal(line["gpu_seconds"]) * 1_000_000 == whole_us * 6 // 7
+    assert line["mig"] == [{"profile": "3g.40gb", "slice_seconds": str(2 * held(row).quantize(Decimal("0.000001")))}]
+    (kept,) = setting.world.rows("SELECT gpus, profile, slices, of_slices FROM work_intervals")
+    assert tuple(kept) == (2, "3g.40gb", 3, 7)
+
+
+@given(st.lists(st.tuples(st.integers(1, 7), st.integers(0, 10**15)), max_size=8))
+def test_parts_of_a_gpu_never_come_to_more_than_the_gpu(parts: list[tuple[int, int]]) -> None:
+    """Whatever slices were held for how long, their time is exact but for less than a microsecond, and never rounded up."""
+    told = [{"slices": slices, "of": 7, "us": us} for slices, us in parts]
+    exact = sum(slices * us for slices, us in parts)
+    assert 7 * gpu_microseconds(told) <= exact < 7 * gpu_microseconds(told) + 7
+    assert gpu_microseconds([{"slices": 1, "of": 7, "us": us} for _, us in parts for _ in range(7)]) == sum(us for _, us in parts)
 
 
 def test_a_services_line_is_what_its_status_shows(setting: Setting) -> None:

@@ -20,7 +20,7 @@ from controlplane.providers.adapters.kubernetes.config import KubernetesConfig, 
 from controlplane.providers.adapters.kubernetes.names import CLUSTER, Names
 from controlplane.providers.clusters import ClusterSpec, JobSpec, Member
 from controlplane.providers.errors import Refused
-from controlplane.providers.gpus import GpuKind
+from controlplane.providers.gpus import GpuKind, Slices
 from controlplane.providers.kube import rights
 from controlplane.providers.kube.kubeconfigs import token_request
 from controlplane.providers.launching import Launch
@@ -113,7 +113,11 @@ def _of_services() -> dict[str, Any]:
 
 
 def _objects() -> dict[str, Any]:
-    parts = [walls.namespace(NAMES, SPEC, CONFIG), *walls.walls(NAMES, SPEC, CONFIG)]
+    parts = [
+        walls.namespace(NAMES, SPEC, CONFIG),
+        walls.limit(NAMES, SPEC, CONFIG, {"nvidia.com/mig-1g.10gb.me": 14}),
+        *walls.walls(NAMES, SPEC, CONFIG),
+    ]
     parts += walls.queue(NAMES, CLUSTER_ID, CONFIG, KUEUE, {"cpu": "384", "nvidia.com/gpu": "16"})
     made = {f"{one.body['kind']}-{one.body['metadata']['name']}".lower(): one.body for one in parts}
     made["job-gang"] = manifests.job(NAMES, JOB, CONFIG, KUEUE)
@@ -145,8 +149,9 @@ def _objects() -> dict[str, Any]:
     made["job-claiming-count"] = manifests.job(NAMES, replace(JOB, gpu_model=""), CLAIMING, None)
     for version in ("v1", "v1beta2", "v1beta1"):
         made[f"claims-{version}"] = manifests.claims(NAMES, wanted, CLAIMING, f"resource.k8s.io/{version}", "0000-uid")
+    made["job-sliced"] = manifests.job(NAMES, replace(JOB, gpus_per_node=0, mig=Slices("1g.10gb+me", 2)), CONFIG, KUEUE)
     made["claims-count"] = manifests.claims(NAMES, replace(JOB, gpu_model=""), CLAIMING, "resource.k8s.io/v1")
-    made["resourcequota-claiming"] = walls.walls(NAMES, SPEC, CLAIMING)[1].body
+    made["resourcequota-claiming"] = walls.limit(NAMES, SPEC, CLAIMING, {}).body
     space = walls.own_space(NAMES, CLUSTER_ID, "ten_one", OWN) + walls.queue(NAMES, CLUSTER_ID, OWN, KUEUE, {"cpu": "384"})
     made |= {f"own-{one.body['kind']}-{one.body['metadata']['name']}".lower(): one.body for one in space}
     made["own-job"] = manifests.job(NAMES, JOB, OWN, KUEUE)

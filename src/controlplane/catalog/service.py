@@ -177,6 +177,15 @@ def get_gpu_model(session: Session, name: str) -> GpuModel:
     return _plain_model(_found(repository.find_gpu_model(session, name)))
 
 
+def mig_profiles(session: Session, gpu_model: str) -> tuple[str, ...]:
+    """
+    The MIG profiles of the model, smallest first; of all models where none is named. None for a model that is not in the catalog.
+    """
+    facts = gpu_facts(session)
+    models = list(facts.values()) if not gpu_model else [facts[gpu_model]] if gpu_model in facts else []
+    return tuple(dict.fromkeys(profile for one in models for profile in one.mig_profiles))
+
+
 def _found(row: Any) -> Any:
     if row is None:
         raise NotFound

@@ -69,7 +69,7 @@ def create_array(session: Session, principal: Principal, project_id: str, order:
     """
     The array's tasks are queued, all of them or none. Raises what `create_job` raises.
     """
-    home = service.check_order(session, principal, project_id, order)
+    home, order = service.check_order(session, principal, project_id, order)
     row = JobArrayRow(
         id=new_id("jar"),
         tenant_id=home.tenant_id,

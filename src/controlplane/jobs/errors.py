@@ -41,6 +41,15 @@ class VolumeUnknown(Conflict):
     title = "The cluster has no such volume"
 
 
+class MigProfileUnknown(Conflict):
+    """
+    The job asks for slices that the GPUs of its cluster are not, or cannot be, cut into: fields `profile`, `offered`, `hint`.
+    """
+
+    code = "mig_profile_unknown"
+    title = "The cluster has no such slices"
+
+
 class SecretUnknown(Conflict):
     """
     A job or service names a secret that its project does not have: fields `secret`, `hint`.

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from controlplane.clusters.states import HOME_LOST, Home
+from controlplane.jobs import slicing
 from controlplane.jobs.errors import ClusterNotUsable, ClusterRunsNoJobs, FeatureMissing, GangTooLarge, SecretUnknown, VolumeUnknown
 from controlplane.jobs.states import FEATURE_HINTS, GivenSecret, JobFacts, Parent, features_of
 from controlplane.kit.errors import DomainError
@@ -135,7 +136,9 @@ def refusal(home: Home, spec: Mapping[str, Any]) -> DomainError | None:
     offered = None if home.provider is None else home.provider.job_features
     missing = [] if offered is None else [one for one in features_of(spec) if one not in offered]
     if not missing:
-        return None if offered is None or home.provider is None else _no_volume(spec, home.provider.volumes)
+        if offered is None or home.provider is None:
+            return None
+        return _no_volume(spec, home.provider.volumes) or slicing.refusal(home, spec.get("mig"))
     what, hint = FEATURE_HINTS[missing[0]]
     return FeatureMissing(f"{home.cluster_id} cannot run it: {what} {hint}", feature=missing[0], hint=hint)
 

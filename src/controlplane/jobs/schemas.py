@@ -9,7 +9,18 @@ from pydantic import AfterValidator, Field, StringConstraints, model_validator
 from controlplane.jobs.models import JobRow
 from controlplane.jobs.ordering import JobOrder
 from controlplane.jobs.service import Slice
-from controlplane.web.programs import Env, GpuUse, GpuUseOut, Image, MountPath, SecretUse, SecretUseOut, check_ways
+from controlplane.web.programs import (
+    Env,
+    GpuUse,
+    GpuUseOut,
+    Image,
+    MigUse,
+    MigUseOut,
+    MountPath,
+    SecretUse,
+    SecretUseOut,
+    check_ways,
+)
 from controlplane.web.schemas import Body, Issue, Labels, Moment, Out, Status
 
 MAX_SCRIPT_BYTES = 64 * 1024
@@ -209,7 +220,9 @@ class JobSpec(Body):
     gpu: GpuUse | None = Field(
         default=None, description="What its GPUs must be like; left out: any of the cluster's. Needs `gpus_per_node`."
     )
-
+    mig: MigUse | None = Field(
+        default=None, description="Slices of GPUs in the place of whole ones, where the cluster's nodes are partitioned so."
+    )
     idle_stop_min: int | None = Field(
         default=None,
         ge=5,
@@ -222,6 +235,8 @@ class JobSpec(Body):
     def _counted(self) -> Self:
         if (self.gpu is not None or self.idle_stop_min) and not self.gpus_per_node:
             raise ValueError("gpu and idle_stop_min are about GPUs; say how many with gpus_per_node")
+        if self.mig is not None and self.gpus_per_node:
+            raise ValueError("mig asks for slices, gpus_per_node for whole GPUs; ask for one of them")
         return self
 
     @model_validator(mode="after")
@@ -245,7 +260,8 @@ class JobCreate(Body):
         The job with its defaults filled in.
         """
         spec = self.spec.model_dump()
-        spec["tasks_per_node"] = self.spec.tasks_per_node or max(1, self.spec.gpus_per_node)
+        slices = 0 if self.spec.mig is None else self.spec.mig.per_node
+        spec["tasks_per_node"] = self.spec.tasks_per_node or max(1, self.spec.gpus_per_node, slices)
         return JobOrder(
             name=self.name,
             labels=dict(self.labels),
@@ -304,6 +320,7 @@ class JobSpecOut(Out):
     nodes: int = Field(description="Nodes of the gang.", examples=[4])
     gpus_per_node: int = Field(description="GPUs on each node.", examples=[8])
     gpu: GpuUseOut | None = Field(default=None, description="What its GPUs must be like.")
+    mig: MigUseOut | None = Field(default=None, description="Slices of GPUs in the place of whole ones.")
     tasks_per_node: int = Field(description="Tasks a bare `srun` starts on each node.", examples=[8])
     script: str | None = Field(description="The batch script; none with `launch`.", examples=[SCRIPT])
     launch: LaunchOut | None = Field(default=None, description="What is started in the place of a script.")

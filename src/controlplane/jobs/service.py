@@ -12,10 +12,11 @@ from typing import Any
 from sqlalchemy import RowMapping
 from sqlalchemy.orm import Session
 
+from controlplane.catalog import service as catalog
 from controlplane.clusters import service as clusters
 from controlplane.clusters.states import HOME_LOST, HOME_READY, Home
 from controlplane.identity import service as identity
-from controlplane.jobs import arrays, repository
+from controlplane.jobs import arrays, repository, slicing
 from controlplane.jobs.errors import JobEnded
 from controlplane.jobs.hopeless import hopeless_of
 from controlplane.jobs.models import JobRow
@@ -49,7 +50,7 @@ def create_job(session: Session, principal: Principal, project_id: str, order: J
     """
     The job is queued. Raises NotFound for a cluster of another project, ClusterRunsNoJobs, ClusterNotUsable, GangTooLarge, FeatureMissing.
     """
-    home = check_order(session, principal, project_id, order)
+    home, order = check_order(session, principal, project_id, order)
     row = new_row(home, order)
     repository.add(session, row)
     repository.add_dependencies(session, row, conditions(order))
@@ -57,9 +58,9 @@ def create_job(session: Session, principal: Principal, project_id: str, order: J
     return row
 
 
-def check_order(session: Session, principal: Principal, project_id: str, order: JobOrder) -> Home:
+def check_order(session: Session, principal: Principal, project_id: str, order: JobOrder) -> tuple[Home, JobOrder]:
     """
-    The cluster that the order's job can be queued for. Raises what `create_job` raises.
+    The cluster that the order's job can be queued for, and the order with what the catalog says of it. Raises what `create_job` raises.
     """
     principal.check_project(project_id)
     home = clusters.homes(session, [order.cluster_id]).get(order.cluster_id)
@@ -70,7 +71,11 @@ def check_order(session: Session, principal: Principal, project_id: str, order: 
     if parents and repository.known_of(session, home.tenant_id, project_id, list(parents)) != set(parents):
         raise NotFound
     check_named(session, project_id, order.spec.get("secrets") or ())
-    return home
+    mig = order.spec.get("mig")
+    if not mig:
+        return home, order
+    known = slicing.settled(home, mig, catalog.mig_profiles(session, home.gpu_model))
+    return home, replace(order, spec={**order.spec, "mig": known})
 
 
 def conditions(order: JobOrder) -> dict[str, str]:
@@ -348,6 +353,7 @@ def _snapshot(claim: Claim, home: Home | None, state_age_s: float) -> JobSnapsho
         launch=spec.get("launch"),
         mounts=tuple(spec.get("mounts") or ()),
         gpu=spec.get("gpu"),
+        mig=spec.get("mig"),
         idle_stop_s=minutes * 60 if (minutes := spec.get("idle_stop_min")) else None,
         idled=any(one["code"] == IDLED for one in row["issues"]),
         hopeless=hopeless_of(row["issues"]),
@@ -393,9 +399,9 @@ def _meter(session: Session, told: Sequence[tuple[Result, JobFacts]]) -> None:
         row = one.claim.row
         ends = _ends(one.outcome) or facts.next_attempt or (facts.requeues or 0) > row["attempt_requeues"]
         if facts.started_at is not None:
-            gpus = row["spec"]["nodes"] * row["spec"]["gpus_per_node"]
             where = (row["tenant_id"], row["project_id"], row["cluster_id"])
-            runs.append(metering.Work("job", one.claim.id, *where, gpus, facts.started_at, facts.ended_at))
+            held, share = slicing.held_by(row["spec"]), slicing.share_of(row["spec"])
+            runs.append(metering.Work("job", one.claim.id, *where, held, facts.started_at, facts.ended_at, *share))
         if ends and (facts.started_at is None or facts.ended_at is None):
             over.append(one.claim.id)
     metering.note_runs(session, runs)

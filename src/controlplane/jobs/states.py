@@ -108,6 +108,7 @@ FEATURE_HINTS: dict[str, tuple[str, str]] = {
         "Leave out gpu and ask by gpus_per_node, or use a cluster whose GPUs are claimed.",
     ),
     "gpu_nvlink": ("nothing there tells which GPUs have NVLink.", "Leave out gpu.nvlink."),
+    "mig": ("its GPUs are not partitioned.", "Ask for whole GPUs by gpus_per_node, or use a cluster of partitioned ones."),
     "idle_stop": ("nothing there tells how busy its GPUs are.", "Leave out idle_stop_min; a time limit ends the job as well."),
     "mounts": ("its operator offers no volumes.", "Leave out the mounts; ask the operator for a volume."),
 }
@@ -145,6 +146,7 @@ def features_of(spec: Mapping[str, Any]) -> tuple[str, ...]:
         "secret_files": any(one["file"] for one in spec.get("secrets") or ()),
         "mounts": bool(spec.get("mounts")),
         "idle_stop": bool(spec.get("idle_stop_min")),
+        "mig": bool(spec.get("mig")),
         **gpu_features(spec.get("gpu")),
     }
     return tuple(name for name, asked in wanted.items() if asked)
@@ -400,6 +402,8 @@ class JobSnapshot:
     """{volume, path, read_only} of what its containers are given."""
     gpu: Mapping[str, Any] | None = None
     """{model, min_memory_gib, nvlink} that its GPUs must have; None: any of its cluster's."""
+    mig: Mapping[str, Any] | None = None
+    """{profile, per_node, slices, of_slices} that it has in the place of whole GPUs; None: none."""
     idle_stop_s: int | None = None
     """It is stopped once its GPUs were idle for so long; None: never."""
     idled: bool = False

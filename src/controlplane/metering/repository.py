@@ -43,9 +43,10 @@ RETURNING allocation_id""")
 
 GIVEN = """
 WITH given AS (SELECT * FROM jsonb_to_recordset(CAST(:works AS jsonb)) AS g(kind text, work_id text, part text, tenant_id text,
-  project_id text, cluster_id text, gpus bigint, since timestamptz, until timestamptz) WHERE gpus > 0), """
+  project_id text, cluster_id text, gpus bigint, since timestamptz, until timestamptz, profile text, slices bigint, of_slices bigint)
+  WHERE gpus > 0), """
 RANGE = "tstzrange(g.since, CASE WHEN g.until IS NOT NULL THEN greatest(g.since, g.until) END, '[)')"
-WORK_COLUMNS = "work_id, part, kind, tenant_id, project_id, cluster_id, gpus"
+WORK_COLUMNS = "work_id, part, kind, tenant_id, project_id, cluster_id, gpus, profile, slices, of_slices"
 # A run that nobody saw end has ended when the next one began.
 RUNS = text(f"""{GIVEN} ended AS (
   UPDATE work_intervals w SET during = tstzrange(lower(w.during), greatest(lower(w.during), least(g.since, cp_clock())), '[)')
@@ -58,7 +59,8 @@ UPDATE work_intervals SET during = tstzrange(lower(during), greatest(lower(durin
 WHERE work_id = ANY(CAST(:works AS text[])) AND upper_inf(during)""")
 SPANS = text(f"""{GIVEN} grown AS (
   UPDATE work_intervals w SET during = tstzrange(lower(w.during), g.until, '[)')
-  FROM given g WHERE w.work_id = g.work_id AND w.gpus = g.gpus AND upper(w.during) = g.since AND g.until > g.since RETURNING w.work_id)
+  FROM given g WHERE w.work_id = g.work_id AND w.gpus = g.gpus AND w.profile = g.profile AND upper(w.during) = g.since
+    AND g.until > g.since RETURNING w.work_id)
 INSERT INTO work_intervals ({WORK_COLUMNS}, during) SELECT {WORK_COLUMNS}, {RANGE} FROM given g
 WHERE g.until > g.since AND g.work_id NOT IN (SELECT work_id FROM grown) ON CONFLICT DO NOTHING""")
 
@@ -221,22 +223,28 @@ def work(
     most: int,
 ) -> Sequence[Row[Any]]:
     """
-    GPU microseconds of each job and service in the window, by id, `most` at most; open runs count up to now.
+    What each job and service held in the window, by id, `most` at most; open runs count up to now. `held` is one document for each profile:
+    how many GPUs or slices times how long, in microseconds, and the share of a GPU that one of them is.
     """
     filters = "".join(
         f" AND w.{name} = :{name}" for name, value in (("project_id", project_id), ("cluster_id", cluster_id)) if value is not None
     )
     query = f"""
 WITH clock AS MATERIALIZED (SELECT cp_clock() AS now), clipped AS (
-  SELECT w.kind, w.work_id, w.project_id, w.cluster_id, w.gpus,
+  SELECT w.kind, w.work_id, w.project_id, w.cluster_id, w.gpus, w.profile, w.slices, w.of_slices,
     tstzrange(lower(w.during), coalesce(upper(w.during), greatest(lower(w.during), clock.now)), '[)')
       * tstzrange(:from_, :to, '[)') AS span
   FROM clock, work_intervals w
   WHERE w.tenant_id = :tenant_id AND w.work_id > :after AND w.during && tstzrange(:from_, :to, '[)'){filters}
 )
+, kept AS (
+  SELECT kind, work_id, project_id, cluster_id, profile, slices, of_slices,
+    sum(gpus * (extract(epoch FROM upper(span) - lower(span)) * 1000000)::bigint) AS us
+  FROM clipped WHERE NOT isempty(span) GROUP BY kind, work_id, project_id, cluster_id, profile, slices, of_slices
+)
 SELECT kind, work_id, project_id, cluster_id,
-  sum(gpus * (extract(epoch FROM upper(span) - lower(span)) * 1000000)::bigint) AS gpu_us
-FROM clipped WHERE NOT isempty(span) GROUP BY kind, work_id, project_id, cluster_id ORDER BY work_id LIMIT :most"""
+  jsonb_agg(jsonb_build_object('profile', profile, 'slices', slices, 'of', of_slices, 'us', us) ORDER BY profile) AS held
+FROM kept GROUP BY kind, work_id, project_id, cluster_id ORDER BY work_id LIMIT :most"""
     given = {"from_": from_, "to": to, "tenant_id": tenant_id, "project_id": project_id, "cluster_id": cluster_id}
     return session.execute(text(query), given | {"after": after, "most": most}).all()
 

@@ -122,6 +122,15 @@ class UsageOut(Out):
         )
 
 
+class SliceTimeOut(Out):
+    """
+    For how long slices of one MIG profile were held.
+    """
+
+    profile: str = Field(description="The MIG profile.", examples=["1g.10gb"])
+    slice_seconds: str = Field(description="How many were held, times how long.", examples=["7200.000000"])
+
+
 class WorkOut(Out):
     """
     What one job or service used.
@@ -132,8 +141,11 @@ class WorkOut(Out):
     project_id: str = Field(description="Its project.", examples=["prj_01k5x7p3r8w2v6t9q4n0m1c2d3"])
     cluster_id: str = Field(description="Where it ran.", examples=["clu_01k5x7p3r8w2v6t9q4n0m1c2d3"])
     gpu_seconds: str = Field(
-        description="GPU-seconds that its runs or replicas held. Not billed: the cluster's nodes are.", examples=["7200.000000"]
+        description="GPU-seconds that its runs or replicas held; of slices their share of a GPU's compute, cut off below a microsecond. Not"
+        " billed: the cluster's nodes are.",
+        examples=["7200.000000"],
     )
+    mig: list[SliceTimeOut] = Field(default=[], description="What of it were slices of GPUs, by profile.", examples=[[]])
     cluster_gpu_seconds: str = Field(
         description="GPU-seconds that were metered for the whole cluster in the same window, which are what is billed.",
         examples=["115200.000000"],
@@ -150,6 +162,7 @@ class WorkOut(Out):
             project_id=line.project_id,
             cluster_id=line.cluster_id,
             gpu_seconds=seconds(line.gpu_us),
+            mig=[SliceTimeOut(profile=one.profile, slice_seconds=seconds(one.held_us)) for one in line.slices],
             cluster_gpu_seconds=seconds(line.cluster_gpu_us),
         )
 

@@ -29,10 +29,12 @@ from controlplane.metering.states import (
     Opening,
     Price,
     PriceBook,
+    SliceTime,
     UsageRow,
     Window,
     Work,
     WorkLine,
+    gpu_microseconds,
 )
 
 __all__ = [
@@ -189,7 +191,15 @@ def work(
     )
     of_cluster = {one.cluster_id: one.gpu_us for one in metered}
     lines = tuple(
-        WorkLine(row.kind, row.work_id, row.project_id, row.cluster_id, int(row.gpu_us), of_cluster.get(row.cluster_id, 0))
+        WorkLine(
+            row.kind,
+            row.work_id,
+            row.project_id,
+            row.cluster_id,
+            gpu_microseconds(row.held),
+            of_cluster.get(row.cluster_id, 0),
+            tuple(SliceTime(one["profile"], int(one["us"])) for one in row.held if one["profile"]),
+        )
         for row in kept
     )
     return Page(lines, encode_token(kept[-1].work_id) if len(rows) > len(kept) else None)

@@ -4,9 +4,11 @@ The words of the room: what was held, for how long, and at what price. No state 
 Seconds are whole microseconds as the database keeps them, and money is a decimal; both are summed without rounding.
 """
 
+from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass
 from datetime import UTC, date, datetime, timedelta
 from decimal import Decimal, localcontext
+from fractions import Fraction
 from typing import Any, Literal
 
 Mode = Literal["on_demand", "reserved", "spot"]
@@ -33,11 +35,17 @@ class Work:
     cluster_id: str
     """Where."""
     gpus: int
-    """GPUs that it held; none are no work."""
+    """GPUs, or slices of GPUs, that it held; none are no work."""
     since: datetime
     """From when on."""
     until: datetime | None
     """Up to when; None: it goes on."""
+    profile: str = ""
+    """The MIG profile of the slices; empty: whole GPUs."""
+    slices: int = 1
+    """Of a GPU's `of_slices` equal parts of compute, so many are one of what it held."""
+    of_slices: int = 1
+    """1 for whole GPUs."""
 
     def document(self) -> dict[str, Any]:
         """
@@ -46,6 +54,18 @@ class Work:
         since, until = self.since.astimezone(UTC), None if self.until is None else self.until.astimezone(UTC)
         part = str((since - datetime(1970, 1, 1, tzinfo=UTC)) // timedelta(microseconds=1))
         return {**asdict(self), "part": part, "since": since.isoformat(), "until": until and until.isoformat()}
+
+
+@dataclass(frozen=True, slots=True)
+class SliceTime:
+    """
+    For how long slices of one profile were held.
+    """
+
+    profile: str
+    """The MIG profile."""
+    held_us: int
+    """How many were held, times how long, in microseconds."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,9 +83,19 @@ class WorkLine:
     cluster_id: str
     """Where it ran."""
     gpu_us: int
-    """GPU time, in microseconds."""
+    """GPU time, in whole microseconds; of slices their share, and what is left below a microsecond is dropped."""
     cluster_gpu_us: int
     """GPU time of the nodes that its cluster held in the same window, whoever used them."""
+    slices: tuple[SliceTime, ...] = ()
+    """What it held of slices, by profile."""
+
+
+def gpu_microseconds(held: Iterable[Mapping[str, Any]]) -> int:
+    """
+    The GPU time of what was held: {slices, of, us} of each profile, added up as fractions; what is left below a microsecond is dropped, so
+    that parts of a GPU never come to more than the GPU.
+    """
+    return int(sum((Fraction(int(one["us"]) * int(one["slices"]), int(one["of"])) for one in held), Fraction(0)))
 
 
 @dataclass(frozen=True, slots=True)

@@ -137,6 +137,8 @@ class ProviderRef:
     """What jobs may ask of it, as it said when it was last asked; None where it has not said."""
     volumes: tuple[str, ...] = ()
     """Names of what jobs can mount, as it said."""
+    mig: Mapping[str, int] = field(default_factory=dict)
+    """MIG profile to the most that one of its nodes has of it, as it said."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Literal, Protocol, runtime_checkable
 
-from controlplane.providers.gpus import GpuKind
+from controlplane.providers.gpus import GpuKind, Slices
 from controlplane.providers.launching import Launch
 from controlplane.providers.machines import Check
 from controlplane.providers.volumes import Mount
@@ -31,6 +31,7 @@ JobFeature = Literal[
     "mounts",
     "gpu_attributes",
     "gpu_nvlink",
+    "mig",
     "idle_stop",
 ]
 JobPhase = Literal["pending", "running", "completing", "succeeded", "failed", "cancelled", "unknown"]
@@ -85,6 +86,8 @@ class Capabilities:
     """Versions that may be ordered with the product `managed_kubernetes`; the first is what orders get that name none."""
     instance_types: tuple[str, ...] = ()
     """Of which nodes it makes that product."""
+    mig: dict[str, int] = field(default_factory=dict)
+    """MIG profile to the most that one node has of it, with the feature `mig`; as its nodes are partitioned now."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -231,6 +234,8 @@ class JobSpec:
     """Volumes of the operator's in its containers."""
     gpu: GpuKind | None = None
     """What its GPUs must be like; None: any of its cluster's."""
+    mig: Slices | None = None
+    """Slices of GPUs on each node, in the place of whole ones; None: none."""
     cluster_kind: str = ""
     """What its cluster was ordered as, for a peer that makes several kinds: `slurm`, `kubernetes`; empty: the peer's own."""
 

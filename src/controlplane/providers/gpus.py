@@ -23,6 +23,25 @@ class GpuKind:
     """Whether it must be linked to its neighbours by NVLink."""
 
 
+@dataclass(frozen=True, slots=True)
+class Slices:
+    """
+    Parts of partitioned GPUs that a program holds on each node.
+    """
+
+    profile: str
+    """The MIG profile, as its maker writes it: `1g.10gb`, `1g.10gb+me`."""
+    per_node: int
+    """How many of them."""
+
+
+def slices_of(wanted: Mapping[str, Any] | None) -> Slices | None:
+    """
+    The slices that an order's document names; None where it names none.
+    """
+    return Slices(wanted["profile"], wanted["per_node"]) if wanted else None
+
+
 def kind_of(wanted: Mapping[str, Any] | None) -> GpuKind | None:
     """
     The kind that an order's document names; None where it names none.

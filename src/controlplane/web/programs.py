@@ -79,6 +79,28 @@ class GpuUseOut(Out):
     nvlink: bool | None = Field(description="Whether it must have NVLink.", examples=[True])
 
 
+class MigUse(Body):
+    """
+    Slices of partitioned GPUs, in the place of whole ones.
+    """
+
+    profile: Annotated[str, StringConstraints(max_length=24, pattern=r"^[1-9]g\.[1-9][0-9]{0,3}gb([+-][a-z.]{1,8})?$")] = Field(
+        description="The MIG profile, as in the catalog.", examples=["1g.10gb"]
+    )
+    per_node: int = Field(default=1, ge=1, le=112, description="How many of them on each node.", examples=[2])
+
+
+class MigUseOut(Out):
+    """
+    Slices of partitioned GPUs.
+    """
+
+    profile: str = Field(description="The MIG profile.", examples=["1g.10gb"])
+    per_node: int = Field(description="How many of them on each node.", examples=[2])
+    slices: int = Field(description="Each is so many of the equal parts of a GPU's compute …", examples=[1])
+    of_slices: int = Field(description="… of which the GPU has so many. Its GPU time is counted by that share.", examples=[7])
+
+
 class SecretUse(Body):
     """
     A secret of the project that the program is given.

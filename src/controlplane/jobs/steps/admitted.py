@@ -11,7 +11,7 @@ from controlplane.jobs.steps.watching import facts_of, find
 from controlplane.kit.outcome import Advance, Fail, Outcome, Wait
 from controlplane.providers.clusters import JobSpec, Priority
 from controlplane.providers.errors import NoCapacity, NotFound, ProviderError, Refused, Transient, Unknown, Unsupported
-from controlplane.providers.gpus import kind_of
+from controlplane.providers.gpus import kind_of, slices_of
 from controlplane.providers.launching import Launch
 from controlplane.providers.toolbox import Toolbox
 from controlplane.providers.volumes import Mount
@@ -21,6 +21,7 @@ REFUSED_FOR = {
     "job_env_invalid": "Its environment or script cannot be sent to the scheduler.",
     "job_image_invalid": "The image's name is wrong.",
     "job_gpu_model_unknown": "No node of the cluster has that GPU.",
+    "job_mig_unknown": "No node of the cluster has such slices of GPUs.",
     "job_gpu_unknown": "No node of the cluster has such GPUs.",
     "job_gang_unsupported": "The cluster starts no gangs of several nodes.",
     "job_feature_unsupported": "The cluster cannot do what the job asks for.",
@@ -72,6 +73,7 @@ def _spec(job: JobSnapshot, tools: Toolbox) -> JobSpec:
         secret_files={one.file: values[one.name] for one in job.secrets if one.file},
         mounts=tuple(Mount(one["volume"], one["path"], read_only=one["read_only"]) for one in job.mounts),
         gpu=kind_of(job.gpu),
+        mig=slices_of(job.mig),
         cluster_kind=job.cluster_kind,
     )
 

@@ -18,13 +18,14 @@ QUEUED: tuple[JobFeature, ...] = ("gangs", "priority")
 NO_GANGS = "no Kueue: jobs of more than one node are refused"
 
 
-def features(config: KubernetesConfig, *, queues: bool) -> tuple[JobFeature, ...]:
+def features(config: KubernetesConfig, *, queues: bool, sliced: bool = False) -> tuple[JobFeature, ...]:
     """
     What jobs may ask for.
     """
     mounts: tuple[JobFeature, ...] = ("mounts",) if config.volumes else ()
     kinds: tuple[JobFeature, ...] = ("gpu_attributes",) if config.gpus_by == "dra" else ()
     kinds += ("gpu_nvlink",) if kinds and config.nvlink_attribute else ()
+    kinds += ("mig",) if sliced else ()
     kinds += ("idle_stop",) if config.metrics_url else ()
     return (*(QUEUED if queues else ()), *ALWAYS, *mounts, *kinds)
 

@@ -19,6 +19,7 @@ from controlplane.providers.adapters.kubernetes.own import Own, own_access
 from controlplane.providers.adapters.kubernetes.rights import needs_for
 from controlplane.providers.adapters.kubernetes.services import Services
 from controlplane.providers.adapters.kubernetes.shared import Shared
+from controlplane.providers.adapters.kubernetes.slicing import most_on_a_node
 from controlplane.providers.adapters.kubernetes.tokens import Tokens
 from controlplane.providers.clusters import (
     Capabilities,
@@ -119,6 +120,7 @@ class KubernetesAdapter:
             gaps = self._rights.missing(needs)
             unclaimed = claims and not self._shared.pool.devices.api()
             counts = [] if unclaimed else [self._shared.pool.gpus(one) or 0 for one in nodes]
+            sliced = most_on_a_node(nodes, self._config)
         notes = [_inventory(counts, len(nodes)), "network policies hold only where the cluster's network enforces them"]
         if kueue is None:
             notes.append(NO_GANGS)
@@ -137,8 +139,9 @@ class KubernetesAdapter:
             scrub=True,
             max_nodes_per_job=None if kueue else 1,
             notes=tuple(notes),
-            job_features=features(self._config, queues=kueue is not None),
+            job_features=features(self._config, queues=kueue is not None, sliced=bool(sliced)),
             volumes=tuple(self._config.volumes),
+            mig=sliced,
         )
 
     def apply_cluster(self, spec: ClusterSpec) -> None:

@@ -114,6 +114,8 @@ class KubernetesConfig(BaseModel):
     """The extended resource that is a GPU."""
     gpu_runtime_class: str = Field(default="", max_length=253, pattern=r"^([a-z0-9]([-a-z0-9.]*[a-z0-9])?)?$")
     """The RuntimeClass that pods with GPUs name; empty: none, for the nodes' default one gives them GPUs."""
+    gpu_count_label: LabelKey = "nvidia.com/gpu.count"
+    """The label of a node that counts its GPUs, partitioned ones among them; needed where nodes are partitioned by MIG."""
     gpus_by: Literal["device_plugin", "dra"] = "device_plugin"
     """Who gives GPUs to pods on all nodes: a device plugin, which counts them, or a DRA driver, which is asked by attribute. Never both."""
     dra_class: str = Field(default="gpu.nvidia.com", max_length=63, pattern=r"^[a-z0-9]([-a-z0-9.]*[a-z0-9])?$")

@@ -58,6 +58,12 @@ class Ground(Protocol):
         """
         ...
 
+    def admit_slices(self, cluster_id: str, nodes: list[Json]) -> None:
+        """
+        Quota and queue of the cluster, where it has them, know of the slices that these nodes of it have now.
+        """
+        ...
+
 
 class OwnGround:
     """
@@ -122,6 +128,13 @@ class OwnGround:
         with self._lock:
             at, found = self._nodes
         return found if time.monotonic() - at < NODES_KEPT_S else []
+
+    def admit_slices(self, cluster_id: str, nodes: list[Json]) -> None:
+        """
+        See `Ground.admit_slices`.
+        """
+        self.check_name(cluster_id)
+        self.follow(nodes)
 
     def follow(self, nodes: Iterable[Json]) -> None:
         """

@@ -23,10 +23,12 @@ from controlplane.providers.adapters.kubernetes.manifests import (
 )
 from controlplane.providers.adapters.kubernetes.names import CANCELLED, TOKEN, Names, core, grouped, job_name
 from controlplane.providers.adapters.kubernetes.pool import ended
+from controlplane.providers.adapters.kubernetes.slicing import profiles_on
 from controlplane.providers.adapters.kubernetes.tracker import Tracker
 from controlplane.providers.adapters.kubernetes.walls import rank
 from controlplane.providers.clusters import JobSpec, JobView, OutputChunk
 from controlplane.providers.errors import Busy, NoCapacity, NotFound, Refused, Unsupported
+from controlplane.providers.gpus import Slices
 from controlplane.providers.kube.client import Conflict, Exists, Kube
 
 Json = dict[str, Any]
@@ -274,8 +276,22 @@ class Jobs:
                 "a job of several nodes needs a scheduler that starts all of its pods or none: install Kueue, or ask for one node",
                 code="job_gang_unsupported",
             )
+        if spec.mig is not None:
+            self._refuse_unsliced(spec, spec.mig)
         if spec.exclude or self._room(spec, self._ground.nodes_lately(spec.cluster_id)) < spec.nodes:
             self._refuse_small(spec)
+
+    def _refuse_unsliced(self, spec: JobSpec, wanted: Slices) -> None:
+        """
+        Enough nodes have so many of the slices, and quota and queue know of them: nodes may have been partitioned since.
+        """
+        nodes = self._ground.nodes_now(spec.cluster_id)
+        able = sum(profiles_on(one, self._config).get(wanted.profile, 0) >= wanted.per_node for one in nodes)
+        if not able:
+            raise Refused(f"no node of {spec.cluster_id} has {wanted}", code="job_mig_unknown")
+        if able < spec.nodes:
+            raise NoCapacity(f"{spec.nodes} nodes with {wanted} asked, {able} in the cluster", code="job_larger_than_cluster")
+        self._ground.admit_slices(spec.cluster_id, nodes)
 
     def _refuse_small(self, spec: JobSpec) -> None:
         nodes = self._ground.nodes_now(spec.cluster_id)

@@ -50,6 +50,10 @@ def refuse_unsendable(spec: JobSpec, config: KubernetesConfig) -> None:
         raise Refused("the environment or script cannot be sent", code="job_env_invalid")
     check_mounts(spec.mounts, config.volumes)
     refuse_kind(spec.gpu, config)
+    if spec.mig is not None and (spec.gpus_per_node or config.gpus_by == "dra"):
+        raise Unsupported(
+            "slices are given out by a device plugin alone, and in the place of whole GPUs", code="job_feature_unsupported"
+        )
     if config.gpus_by == "dra":
         selectors(spec.gpu, spec.gpu_model, config)
     if spec.image:
@@ -189,7 +193,7 @@ def _pod(spec: JobSpec, config: KubernetesConfig, kueue: Queueing | None) -> Jso
 
 def _container(spec: JobSpec, config: KubernetesConfig) -> Json:
     return {
-        **confine(config, spec.gpus_per_node),
+        **confine(config, spec.gpus_per_node, spec.mig),
         "name": CONTAINER,
         "image": spec.image or config.image,
         "command": [f"{_SCRIPT_AT}/script"],

@@ -11,8 +11,10 @@ from typing import Any
 from controlplane.providers.adapters.kubernetes.config import KubernetesConfig
 from controlplane.providers.adapters.kubernetes.devices import CLAIM
 from controlplane.providers.adapters.kubernetes.names import CLUSTER
+from controlplane.providers.adapters.kubernetes.slicing import limits
 from controlplane.providers.adapters.kubernetes.walls import toleration
 from controlplane.providers.errors import Refused
+from controlplane.providers.gpus import Slices
 
 Json = dict[str, Any]
 MAX_SECRET_BYTES = 900_000
@@ -76,11 +78,11 @@ def fence(config: KubernetesConfig, cluster_id: str, gpu_model: str, gpus: int, 
     }
 
 
-def confine(config: KubernetesConfig, gpus: int) -> Json:
+def confine(config: KubernetesConfig, gpus: int, slices: Slices | None = None) -> Json:
     """
-    The fields of a container that hold what it may use: so many GPUs, and no privilege.
+    The fields of a container that hold what it may use: so many GPUs or slices of GPUs, and no privilege.
     """
-    counted = {config.gpu_resource: str(gpus)} if gpus else {}
+    counted = limits(slices, config) or ({config.gpu_resource: str(gpus)} if gpus else {})
     held: Json = {"limits": counted, "requests": counted} if counted else {}
     if counted and config.gpus_by == "dra":
         held = {"claims": [{"name": CLAIM}]}

@@ -27,6 +27,7 @@ from controlplane.providers.adapters.kubernetes.names import (
     node_path,
 )
 from controlplane.providers.adapters.kubernetes.quantities import amount
+from controlplane.providers.adapters.kubernetes.slicing import is_partitioned, is_slice, totals, whole_gpus
 from controlplane.providers.clusters import Member, MemberState, MemberView
 from controlplane.providers.errors import Busy, NotFound, Refused
 from controlplane.providers.gpus import GpuKind
@@ -53,8 +54,10 @@ class Pool:
 
     def gpus(self, node: Json) -> int | None:
         """
-        GPUs that pods can have on the node; None when it does not tell yet.
+        GPUs that pods can have on the node, as wholes or in slices; None when it does not tell yet.
         """
+        if is_partitioned(node, self._config) and ready_condition(node) is not None:
+            return whole_gpus(node, self._config)
         if self._config.gpus_by != "dra" or ready_condition(node) is None:
             return gpus_of(node, self._config.gpu_resource)
         return sum(1 for one in self.devices.on(node["metadata"]["name"]) if usable(one))
@@ -65,22 +68,26 @@ class Pool:
         """
         if self._config.gpus_by == "dra":
             return str(len(self.devices.on(node["metadata"]["name"])))
+        if is_partitioned(node, self._config):
+            return str(whole_gpus(node, self._config) or 0)
         return str((node.get("status", {}).get("capacity") or {}).get(self._config.gpu_resource, "0"))
 
     def gpus_like(self, node: Json, kind: GpuKind | None, gpu_model: str) -> int:
         """
-        How many of the node's GPUs are such as are wanted.
+        How many of the node's whole GPUs are such as are wanted.
         """
         if self._config.gpus_by != "dra":
-            return self.gpus(node) or 0
+            return gpus_of(node, self._config.gpu_resource) or 0
         return sum(1 for one in self.devices.on(node["metadata"]["name"]) if fits(one, kind, gpu_model, self._config))
 
     def room(self, nodes: Iterable[Json]) -> dict[str, str]:
         """
         What the nodes can give to pods together, for every resource that a job of ours or an operator's pod may ask for.
         """
+        kept = list(nodes)
         sums = {name: Decimal(0) for name in ("cpu", "memory", "ephemeral-storage", self._config.gpu_resource)}
-        for node in nodes:
+        sums |= {name: Decimal(0) for name in totals(kept, self._config)}
+        for node in kept:
             told = dict(node.get("status", {}).get("allocatable") or {})
             if self._config.gpus_by == "dra":
                 told[self._config.gpu_resource] = str(self.gpus(node) or 0)
@@ -139,7 +146,8 @@ class Pool:
         if pod.get("spec", {}).get("resourceClaims"):
             return True
         containers = pod.get("spec", {}).get("containers") or []
-        return any(self._config.gpu_resource in ((one.get("resources") or {}).get("limits") or {}) for one in containers)
+        asked = [name for one in containers for name in ((one.get("resources") or {}).get("limits") or {})]
+        return any(name == self._config.gpu_resource or is_slice(name, self._config) for name in asked)
 
     def leave(self, cluster_id: str, node: Json) -> None:
         """

@@ -15,8 +15,9 @@ from controlplane.providers.adapters.kubernetes.config import KubernetesConfig
 from controlplane.providers.adapters.kubernetes.names import CLUSTER, MEMBERS, TENANT, VERIFIED, Names, core
 from controlplane.providers.adapters.kubernetes.pool import ENDED, Pool, instant, jobs_by_node, wanted_gpus
 from controlplane.providers.adapters.kubernetes.queues import Queues
-from controlplane.providers.adapters.kubernetes.walls import Part, Queueing, namespace, outside, queue, walls
-from controlplane.providers.clusters import ClusterList, ClusterSpec, ClusterView, MemberView
+from controlplane.providers.adapters.kubernetes.slicing import totals
+from controlplane.providers.adapters.kubernetes.walls import Part, Queueing, limit, namespace, outside, queue, walls
+from controlplane.providers.clusters import ClusterList, ClusterSpec, ClusterView, Member, MemberView
 from controlplane.providers.errors import Busy, NotFound, Refused
 from controlplane.providers.kube.client import Conflict, Kube
 from controlplane.providers.machines import Check
@@ -42,6 +43,8 @@ class Shared:
         self._lock = threading.Lock()
         self._queues = Queues(kube, config)
         self._nodes: dict[str, tuple[float, list[Json]]] = {}
+        self._slices: dict[str, dict[str, int]] = {}
+        """What quota and queue of a cluster were told last by this process."""
 
     def kueue(self) -> Queueing | None:
         """
@@ -96,12 +99,29 @@ class Shared:
         there = {one["metadata"]["name"]: one for one in self.pool.marked(spec.cluster_id)}
         wanted = {one.ref: there.get(one.ref) or self.pool.read_free(spec.cluster_id, one.ref) for one in spec.members}
         kueue = self.kueue()
-        self._put([namespace(self._names, spec, self._config), *walls(self._names, spec, self._config)])
+        slices = totals(wanted.values(), self._config)
+        room = limit(self._names, spec, self._config, slices)
+        self._put([namespace(self._names, spec, self._config), room, *walls(self._names, spec, self._config)])
         for one in spec.members:
             self.pool.join(spec.cluster_id, one, wanted[one.ref])
         if kueue is not None:
             self._put(queue(self._names, spec.cluster_id, self._config, kueue, self.pool.room(wanted.values())))
+        self._slices[spec.cluster_id] = slices
         self._let_go(spec.cluster_id, [node for ref, node in there.items() if ref not in wanted])
+
+    def admit_slices(self, cluster_id: str, nodes: list[Json]) -> None:
+        """
+        Quota and queue of the cluster know of the slices that its nodes have now; nothing is asked where they knew already.
+        """
+        slices = totals(nodes, self._config)
+        if self._slices.get(cluster_id) == slices:
+            return
+        members = tuple(Member(one["metadata"]["name"], wanted_gpus(one) or 0, "") for one in nodes)
+        spec = ClusterSpec(cluster_id, "", "", "", members)
+        kueue = self.kueue()
+        queues = () if kueue is None else queue(self._names, cluster_id, self._config, kueue, self.pool.room(nodes))
+        self._put([limit(self._names, spec, self._config, slices), *queues])
+        self._slices[cluster_id] = slices
 
     def observe(self, cluster_id: str) -> ClusterView:
         """

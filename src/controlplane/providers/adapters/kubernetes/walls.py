@@ -4,7 +4,7 @@ What a cluster of ours is made of at the peer, as pure functions from its facts:
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -104,11 +104,9 @@ def own_space(names: Names, cluster_id: str, tenant_id: str, config: KubernetesC
     )
 
 
-def walls(names: Names, spec: ClusterSpec, config: KubernetesConfig) -> tuple[Part, ...]:
+def limit(names: Names, spec: ClusterSpec, config: KubernetesConfig, slices: Mapping[str, int]) -> Part:
     """
-    Quota, network policies and rights inside the namespace.
-
-    There is no LimitRange: a `max` of GPUs in one becomes the request of every pod that names none.
+    The namespace's quota: what the cluster's nodes have, whole GPUs and slices of the resources named.
     """
     part = _maker(names, spec.cluster_id)
     hard = {
@@ -116,13 +114,23 @@ def walls(names: Names, spec: ClusterSpec, config: KubernetesConfig) -> tuple[Pa
         "pods": str(PODS_PER_NODE * len(spec.members)),
         "services.loadbalancers": "0",
         "services.nodeports": "0",
+        **{f"requests.{name}": str(amount) for name, amount in slices.items()},
     }
     if config.gpus_by == "dra":
         hard[f"{config.dra_class}.deviceclass.resource.k8s.io/devices"] = str(sum(one.gpus for one in spec.members))
+    return part("v1", "ResourceQuota", "resourcequotas", "cluster", spec={"hard": hard})
+
+
+def walls(names: Names, spec: ClusterSpec, config: KubernetesConfig) -> tuple[Part, ...]:
+    """
+    Network policies and rights inside the namespace.
+
+    There is no LimitRange: a `max` of GPUs in one becomes the request of every pod that names none.
+    """
+    part = _maker(names, spec.cluster_id)
     reads = [{"apiGroups": [group], "resources": kinds, "verbs": ["get", "list", "watch"]} for group, kinds in READABLE]
     return (
         part("v1", "Service", "services", HEADLESS, spec=_meeting(spec.cluster_id)),
-        part("v1", "ResourceQuota", "resourcequotas", "cluster", spec={"hard": hard}),
         part(
             NETWORK, "NetworkPolicy", "networkpolicies", "deny-all", spec={"podSelector": {}, "policyTypes": ["Ingress", "Egress"]}
         ),
