@@ -49,12 +49,20 @@ LOG = re.compile(r"/api/v1/namespaces/([^/]+)/pods/([^/]+)/log")
 UNTIDY = pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
 """The kit stops its server without waiting for the last connections and tasks, which are then found unclosed."""
 STUBS = {
+    "mpi": "kubeflow.org/v2beta1 mpijobs MPIJob n",
     "keda": "keda.sh/v1alpha1 scaledobjects ScaledObject n",
     "metrics": "metrics.k8s.io/v1beta1 podmetrics PodMetrics n",
     "extensions": "apiregistration.k8s.io/v1 apiservices APIService c",
 }
 """Kinds that are stored and that nothing acts on, beside the kit's own."""
-PREAMBLE = 'sleep() { :; }; srun() { "$@"; }\n'
+PREAMBLE = """sleep() { :; }; srun() { "$@"; }
+mpirun() {
+  local n=1
+  while :; do case $1 in -n) n=$2; shift 2 ;; -x) shift 2 ;; *) break ;; esac; done
+  for rank in $(seq 0 $((n - 1))); do OMPI_COMM_WORLD_RANK=$rank OMPI_COMM_WORLD_LOCAL_RANK=$rank "$@" || return; done
+}
+"""
+"""What a script's programs are here: nothing sleeps, and processes of an MPI program run one after the other."""
 
 
 @cache

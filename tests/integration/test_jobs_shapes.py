@@ -95,6 +95,15 @@ def test_the_guides_slices_are_taken(world: JobWorld) -> None:
     assert world.order(**json.loads(found[1]))
 
 
+def test_the_guides_mpi_job_is_taken(world: JobWorld) -> None:
+    """As it stands there."""
+    offer(world, "gangs", "image", "launch_mpi")
+    guide = (ROOT / "docs" / "guides" / "kubernetes.md").read_text(encoding="utf-8").partition("## MPI")[2]
+    found = re.search(r"```json\n(.*?)```", guide, re.DOTALL)
+    assert found is not None
+    assert world.job(world.order(None, **json.loads(found[1]))).spec["launch"]["implementation"] == "openmpi"
+
+
 def test_slices_stand_in_the_place_of_whole_gpus(world: JobWorld) -> None:
     """Both at once are malformed; the share of a GPU that each is stands in the job's spec."""
     offer(world, "mig", mig={"3g.40gb": 16})

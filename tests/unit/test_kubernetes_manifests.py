@@ -87,7 +87,7 @@ SERVICE = ServiceSpec(
 )
 OFFER = serving.Offer(lws=True, keda=True, cpu=True, custom=True)
 OWNER = {"apiVersion": "apps/v1", "kind": "Deployment", "metadata": {"uid": "0000-uid"}}
-OF_OTHERS = ("kueue", "leaderworkerset", "keda")
+OF_OTHERS = ("kueue", "leaderworkerset", "keda", "kubeflow")
 """Groups whose schemas Kubernetes does not publish."""
 
 
@@ -150,6 +150,11 @@ def _objects() -> dict[str, Any]:
     for version in ("v1", "v1beta2", "v1beta1"):
         made[f"claims-{version}"] = manifests.claims(NAMES, wanted, CLAIMING, f"resource.k8s.io/{version}", "0000-uid")
     made["job-sliced"] = manifests.job(NAMES, replace(JOB, gpus_per_node=0, mig=Slices("1g.10gb+me", 2)), CONFIG, KUEUE)
+    solved = replace(launched, launch=Launch("mpi", ("./solve", "a b"), implementation="mpich"))
+    made["mpijob"] = manifests.mpi_job(NAMES, solved, CONFIG, KUEUE)
+    made["secret-mpi"] = manifests.secret(
+        NAMES, replace(solved, launch=Launch("mpi", ("./solve",), setup="export A=b")), "0000-uid"
+    )
     made["claims-count"] = manifests.claims(NAMES, replace(JOB, gpu_model=""), CLAIMING, "resource.k8s.io/v1")
     made["resourcequota-claiming"] = walls.limit(NAMES, SPEC, CLAIMING, {}).body
     space = walls.own_space(NAMES, CLUSTER_ID, "ten_one", OWN) + walls.queue(NAMES, CLUSTER_ID, OWN, KUEUE, {"cpu": "384"})

@@ -109,6 +109,11 @@ class Launch(Body):
     pmi: Literal["pmix", "pmi2"] | None = Field(
         default=None, description="How MPI processes find each other; left out: as the cluster is set up.", examples=["pmix"]
     )
+    implementation: Literal["openmpi", "intel", "mpich"] = Field(
+        default="openmpi",
+        description="Which MPI the image has, where its `mpirun` starts the processes: in pods.",
+        examples=["openmpi"],
+    )
 
 
 class Dependency(Body):
@@ -290,6 +295,7 @@ class LaunchOut(Out):
     launcher: list[str] = Field(description="What is run in the place of `torchrun`.", examples=[["torchrun"]])
     setup: str = Field(description="Shell lines that run first.", examples=["source /opt/venv/bin/activate"])
     pmi: str | None = Field(description="How MPI processes find each other.", examples=[None])
+    implementation: str = Field(default="openmpi", description="Which MPI the image has.", examples=["openmpi"])
 
 
 class DependencyOut(Out):

@@ -100,7 +100,10 @@ FEATURE_HINTS: dict[str, tuple[str, str]] = {
     "priority": ("its jobs start in the order they came.", "Leave the priority at normal."),
     "image": ("it runs no containers.", "Leave out the image, or use a Kubernetes cluster."),
     "launch_torchrun": ("it has no recipe for torchrun.", "Send a script that starts it."),
-    "launch_mpi": ("it cannot start the processes of an MPI program.", "Use a Slurm cluster, or launch with torchrun."),
+    "launch_mpi": (
+        "it cannot start the processes of an MPI program.",
+        "Use a Slurm cluster, a Kubernetes with the MPI operator, or launch with torchrun.",
+    ),
     "secret_env": ("it cannot keep secrets.", "Leave them out."),
     "secret_files": ("it delivers secrets as environment only.", "Deliver the secret as env, or use a Kubernetes cluster."),
     "gpu_attributes": (

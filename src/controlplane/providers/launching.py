@@ -7,6 +7,7 @@ Slurm one task on each node does that; where a peer starts one process on each n
 
 import base64
 import shlex
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Literal
 
@@ -35,6 +36,8 @@ class Launch:
     """Shell lines that run before it, on every node."""
     pmi: str = ""
     """How MPI processes find each other under Slurm: `pmix`, `pmi2`; empty: as the peer is set up."""
+    implementation: Literal["openmpi", "intel", "mpich"] = "openmpi"
+    """Which MPI the image has, where its own `mpirun` starts the processes."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,6 +67,20 @@ def on_each_node(launch: Launch) -> str:
     if launch.kind != "torchrun":
         raise ValueError("only a scheduler that starts every process can launch MPI")
     return f"#!/bin/sh\n{_each(launch)}\n"
+
+
+def by_mpirun(launch: Launch, *, nodes: int, per_node: int, variables: Iterable[str]) -> str:
+    """
+    The script of a launcher that has a list of hosts and reaches them, and tells every process its rank as Slurm's do. Open MPI passes
+    variables on by name only, the others all of them. Hosts are filled one after the other.
+    """
+    passed = [f"-x {shlex.quote(name)}" for name in sorted(variables)] if launch.implementation == "openmpi" else []
+    rank = (
+        'export RANK="${OMPI_COMM_WORLD_RANK:-$PMI_RANK}" LOCAL_RANK="${OMPI_COMM_WORLD_LOCAL_RANK:-$MPI_LOCALRANKID}"'
+        f" WORLD_SIZE={nodes * per_node}; export NODE_RANK=$((RANK / {per_node}))"
+    )
+    words = " ".join(["mpirun", f"-n {nodes * per_node}", *passed, "sh", "-c", shlex.quote(f"{rank}; {_each(launch)}")])
+    return f"#!/bin/sh\n{words}\n"
 
 
 def under_slurm(launch: Launch, gang: Gang) -> str:

@@ -85,6 +85,7 @@ def _launch(wanted: Mapping[str, Any]) -> Launch:
         launcher=tuple(wanted["launcher"]),
         setup=wanted["setup"],
         pmi=wanted["pmi"] or "",
+        implementation=wanted.get("implementation", "openmpi"),
     )
 
 

@@ -18,7 +18,7 @@ QUEUED: tuple[JobFeature, ...] = ("gangs", "priority")
 NO_GANGS = "no Kueue: jobs of more than one node are refused"
 
 
-def features(config: KubernetesConfig, *, queues: bool, sliced: bool = False) -> tuple[JobFeature, ...]:
+def features(config: KubernetesConfig, *, queues: bool, sliced: bool = False, launches: bool = False) -> tuple[JobFeature, ...]:
     """
     What jobs may ask for.
     """
@@ -26,6 +26,7 @@ def features(config: KubernetesConfig, *, queues: bool, sliced: bool = False) ->
     kinds: tuple[JobFeature, ...] = ("gpu_attributes",) if config.gpus_by == "dra" else ()
     kinds += ("gpu_nvlink",) if kinds and config.nvlink_attribute else ()
     kinds += ("mig",) if sliced else ()
+    kinds += ("launch_mpi",) if launches else ()
     kinds += ("idle_stop",) if config.metrics_url else ()
     return (*(QUEUED if queues else ()), *ALWAYS, *mounts, *kinds)
 

@@ -13,6 +13,7 @@ from controlplane.providers.adapters.kubernetes.config import KubernetesConfig
 from controlplane.providers.adapters.kubernetes.gauges import Gauges
 from controlplane.providers.adapters.kubernetes.ground import OwnGround
 from controlplane.providers.adapters.kubernetes.jobs import Jobs
+from controlplane.providers.adapters.kubernetes.mpi import GROUP
 from controlplane.providers.adapters.kubernetes.names import Names
 from controlplane.providers.adapters.kubernetes.nodes import Nodes
 from controlplane.providers.adapters.kubernetes.own import Own, own_access
@@ -116,6 +117,8 @@ class KubernetesAdapter:
                 return of_own(told, kueue, self._config)
             nodes = self._kube.list_all("/api/v1/nodes")
             claims = self._config.gpus_by == "dra"
+            launches = self._ground.mpi()
+            groups -= {GROUP} if not launches else set()
             needs = needs_for(queues=kueue is not None, groups=groups, volumes=bool(self._config.volumes), claims=claims)
             gaps = self._rights.missing(needs)
             unclaimed = claims and not self._shared.pool.devices.api()
@@ -139,7 +142,7 @@ class KubernetesAdapter:
             scrub=True,
             max_nodes_per_job=None if kueue else 1,
             notes=tuple(notes),
-            job_features=features(self._config, queues=kueue is not None, sliced=bool(sliced)),
+            job_features=features(self._config, queues=kueue is not None, sliced=bool(sliced), launches=launches),
             volumes=tuple(self._config.volumes),
             mig=sliced,
         )

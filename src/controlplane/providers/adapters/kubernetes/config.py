@@ -104,6 +104,10 @@ class KubernetesConfig(BaseModel):
     """What jobs run in that name no image."""
     run_as_user: int = Field(default=10_001, ge=1, le=2_000_000_000)
     """The Unix user and group of every job's process; never root."""
+    mpi_user: int = Field(default=1000, ge=1, le=2_000_000_000)
+    """The Unix user and group of MPI's processes: SSH knows only users that the image has. `mpiuser` of the MPI operator's base images."""
+    mpi_home: str = Field(default="/home/mpiuser", pattern=r"^(/[A-Za-z0-9_][A-Za-z0-9_.-]{0,62}){1,8}$")
+    """That user's home in such images. It holds `.sshd_config`, by which a server runs without root, and gets the keys in `.ssh`."""
     keep_ended_s: int = Field(default=86_400, ge=600)
     """How long the server remembers an ended job and its output, in seconds."""
     pod_security: Literal["restricted", "baseline"] = "restricted"

@@ -11,6 +11,7 @@ from datetime import datetime
 from typing import Any
 
 from controlplane.providers.adapters.kubernetes.manifests import CONTAINER, DISRUPTED
+from controlplane.providers.adapters.kubernetes.mpi import place
 from controlplane.providers.adapters.kubernetes.names import CANCELLED, CLUSTER, QUEUE, TOKEN
 from controlplane.providers.adapters.kubernetes.pool import ended, instant
 from controlplane.providers.clusters import FailureClass, JobPhase, JobView
@@ -132,6 +133,9 @@ def index(pod: Json) -> int:
     """
     Which of the gang's pods it is.
     """
+    in_mpi = place(pod)
+    if in_mpi is not None:
+        return in_mpi
     kept = str(_annotations(pod).get(INDEX, "0"))
     return int(kept) if kept.isdecimal() else 0
 

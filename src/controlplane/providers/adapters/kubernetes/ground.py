@@ -46,6 +46,12 @@ class Ground(Protocol):
         """
         ...
 
+    def mpi(self) -> bool:
+        """
+        Whether there is an MPI operator that we may use, and a Kueue that admits its objects whole: the operator itself knows no gangs.
+        """
+        ...
+
     def nodes_now(self, cluster_id: str) -> list[Json]:
         """
         The nodes that pods of the cluster can be on, as the server tells them.
@@ -109,6 +115,12 @@ class OwnGround:
         See `Ground.kueue`.
         """
         return self._queues.there()
+
+    def mpi(self) -> bool:
+        """
+        See `Ground.mpi`. It is not offered here: an owner installs an operator and removes it, and programs would hang that are under way.
+        """
+        return False
 
     def nodes_now(self, cluster_id: str) -> list[Json]:
         """

@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterable, Sequence
 from datetime import datetime
 from typing import Any
 
+from controlplane.providers.adapters.kubernetes import mpi
 from controlplane.providers.adapters.kubernetes.config import KubernetesConfig
 from controlplane.providers.adapters.kubernetes.folding import accounted, index, over, view
 from controlplane.providers.adapters.kubernetes.ground import Ground
@@ -18,6 +19,7 @@ from controlplane.providers.adapters.kubernetes.manifests import (
     claims,
     claims_gpus,
     job,
+    mpi_job,
     refuse_unsendable,
     secret,
 )
@@ -84,7 +86,8 @@ class Jobs:
         """
         See `SupportsJobs.find_job`.
         """
-        return view(*self._read(cluster_id, token))
+        job, pods = self._read(cluster_id, token)
+        return mpi.seen(view(job, pods), job, pods)
 
     def glance(self, cluster_id: str, token: str) -> JobView | None:
         """
@@ -111,10 +114,13 @@ class Jobs:
         labels = f"{self._names.selector(cluster_id)},{TOKEN}"
         namespace = self._names.namespace(cluster_id)
         jobs = self._kube.list_all(grouped(BATCH, "jobs", namespace=namespace), labels=labels)
+        if self._ground.mpi():
+            jobs += map(mpi.as_job, self._kube.list_all(grouped(mpi.API, mpi.PLURAL, namespace=namespace), labels=labels))
         pods: dict[str, list[Json]] = {}
         for pod in self._kube.list_all(core(namespace, "pods"), labels=labels):
             pods.setdefault(pod["metadata"]["labels"][TOKEN], []).append(pod)
-        return tuple(view(one, pods.get(one["metadata"]["labels"][TOKEN], [])) for one in jobs)
+        of = {id(one): pods.get(one["metadata"]["labels"][TOKEN], []) for one in jobs}
+        return tuple(mpi.seen(view(one, of[id(one)]), one, of[id(one)]) for one in jobs)
 
     def cancel(self, cluster_id: str, token: str) -> None:
         """
@@ -128,8 +134,10 @@ class Jobs:
             kept = (found["metadata"].get("annotations") or {}).get(CANCELLED)
             at = kept or (self._kube.seen_at or self._now()).isoformat()
             marks = {"resourceVersion": found["metadata"]["resourceVersion"], "annotations": {CANCELLED: at}}
+            is_mpi, stopped = found.get("kind") == mpi.KIND, {"suspend": True}
+            path = self._path(cluster_id, token, launched=is_mpi)
             try:
-                self._kube.patch(self._path(cluster_id, token), {"metadata": marks, "spec": {"suspend": True}})
+                self._kube.patch(path, {"metadata": marks, "spec": {"runPolicy": stopped} if is_mpi else stopped})
             except (Conflict, NotFound):
                 continue
             return
@@ -142,7 +150,8 @@ class Jobs:
         The pods' logs stand one after the other. The next begins only when the one before has ended, so that offsets never move.
         """
         job, found = self._told_whole(cluster_id, token) or self._read(cluster_id, token)
-        seen = view(job, pods := sorted(found, key=_in_turn))
+        seen = view(job, found)
+        pods = sorted((one for one in found if not mpi.is_worker(one)), key=_in_turn)
         finished = seen.phase in {"succeeded", "failed", "cancelled"}
         wanted = min(limit, MAX_CHUNK_BYTES)
         data, before = b"", 0
@@ -183,17 +192,23 @@ class Jobs:
     def _create(self, spec: JobSpec) -> Json:
         self._put_claims(spec)
         kueue = self._ground.kueue()
-        body = job(self._names, spec, self._config, kueue)
+        launched = kueue is not None and mpi.is_mpi(spec)
+        if kueue is not None and launched:
+            body = mpi_job(self._names, spec, self._config, kueue)
+        else:
+            body = job(self._names, spec, self._config, kueue)
         if kueue is not None and spec.priority != "normal":
             known = rank(self._names, spec.priority, kueue)
             self._kube.apply(known.path, known.body)
         try:
-            made = self._kube.create(grouped(BATCH, "jobs", namespace=self._names.namespace(spec.cluster_id)), body)
+            made = self._kube.create(self._path(spec.cluster_id, launched=launched), body)
         except Exists as error:
             found = self._find(spec.cluster_id, spec.token)
             if found is None:
                 raise Busy(f"{spec.token} came and went", retry_in_s=2.0) from error
             return found
+        if launched:
+            return mpi.as_job(made)
         if self._tracker.live:
             self._tracker.memory.learn(made, ())
         return made
@@ -214,6 +229,9 @@ class Jobs:
 
     def _find(self, cluster_id: str, token: str) -> Json | None:
         found = self._kube.find(self._path(cluster_id, token))
+        if found is None and self._ground.mpi():
+            launched = self._kube.find(self._path(cluster_id, token, launched=True))
+            found = None if launched is None else mpi.as_job(launched)
         if found is None:
             return None
         labels = found["metadata"].get("labels") or {}
@@ -226,7 +244,7 @@ class Jobs:
         """
         job = self._known(cluster_id, token)
         pods = self._pods(cluster_id, token)
-        if self._tracker.live:
+        if self._tracker.live and job.get("kind") != mpi.KIND:  # no watch tells of MPIJobs: what is remembered would never end
             self._tracker.memory.learn(job, pods)
         return job, pods
 
@@ -253,8 +271,9 @@ class Jobs:
         labels = f"{self._names.selector(cluster_id)},{TOKEN}={token}"
         return self._kube.list_all(core(self._names.namespace(cluster_id), "pods"), labels=labels)
 
-    def _path(self, cluster_id: str, token: str) -> str:
-        return grouped(BATCH, "jobs", job_name(token), namespace=self._names.namespace(cluster_id))
+    def _path(self, cluster_id: str, token: str = "", *, launched: bool = False) -> str:
+        api, kind = (mpi.API, mpi.PLURAL) if launched else (BATCH, "jobs")
+        return grouped(api, kind, job_name(token) if token else "", namespace=self._names.namespace(cluster_id))
 
     def _deactivate(self, cluster_id: str, uid: str) -> None:
         """
@@ -271,6 +290,8 @@ class Jobs:
     def _refuse_impossible(self, spec: JobSpec) -> None:
         if spec.priority != "normal" and self._ground.kueue() is None:
             raise Unsupported("without Kueue there is no queue to stand first in", code="job_feature_unsupported")
+        if mpi.is_mpi(spec) and not self._ground.mpi():
+            raise Unsupported("there is no MPI operator with a Kueue beside it", code="job_feature_unsupported")
         if spec.nodes > 1 and self._ground.kueue() is None:
             raise Refused(
                 "a job of several nodes needs a scheduler that starts all of its pods or none: install Kueue, or ask for one node",

@@ -7,6 +7,7 @@ from __future__ import annotations
 import base64
 from typing import Any
 
+from controlplane.providers.adapters.kubernetes import mpi
 from controlplane.providers.adapters.kubernetes.config import KubernetesConfig, check_image
 from controlplane.providers.adapters.kubernetes.devices import marked_pod, marked_template, refuse_kind, selectors, template_body
 from controlplane.providers.adapters.kubernetes.names import HOSTNAME, PRIORITY, QUEUE, TOKEN, Names, job_name
@@ -38,8 +39,6 @@ def refuse_unsendable(spec: JobSpec, config: KubernetesConfig) -> None:
     """
     The attempt can be written as objects. Raises Refused for what no Kubernetes could run as it is meant.
     """
-    if spec.launch is not None and spec.launch.kind != "torchrun":
-        raise Unsupported("pods have no scheduler that starts MPI processes", code="job_feature_unsupported")
     if spec.launch is None and not spec.script.startswith("#!"):
         raise Refused("the script has no #! line", code="job_script_invalid")
     env = {**spec.env, **spec.secret_env}
@@ -88,6 +87,21 @@ def job(names: Names, spec: JobSpec, config: KubernetesConfig, kueue: Queueing |
     return {"apiVersion": "batch/v1", "kind": "Job", "metadata": metadata, "spec": body}
 
 
+def mpi_job(names: Names, spec: JobSpec, config: KubernetesConfig, kueue: Queueing) -> Json:
+    """
+    The MPIJob, whose pods have the walls of a Job's.
+    """
+    labels = names.labels(spec.cluster_id) | {TOKEN: spec.token}
+    notes = _template_marks(labels, spec, config, kueue).get("annotations") or {}
+    pod = _pod(spec, config, kueue)
+    return mpi.mpijob(names, spec, config, pod, notes)
+
+
+def _owner(spec: JobSpec, uid: str) -> list[Json]:
+    api, kind = (mpi.API, mpi.KIND) if mpi.is_mpi(spec) else ("batch/v1", "Job")
+    return [{"apiVersion": api, "kind": kind, "name": job_name(spec.token), "uid": uid}]
+
+
 def secret(names: Names, spec: JobSpec, uid: str) -> Json:
     """
     Script and environment. The Job owns it, so it goes when the Job goes.
@@ -102,7 +116,7 @@ def secret(names: Names, spec: JobSpec, uid: str) -> Json:
             "name": name,
             "namespace": names.namespace(spec.cluster_id),
             "labels": names.labels(spec.cluster_id) | {TOKEN: spec.token},
-            "ownerReferences": [{"apiVersion": "batch/v1", "kind": "Job", "name": name, "uid": uid}],
+            "ownerReferences": _owner(spec, uid),
         },
         "type": "Opaque",
         "data": {key: base64.b64encode(value.encode()).decode() for key, value in texts.items()},
@@ -120,7 +134,7 @@ def claims(names: Names, spec: JobSpec, config: KubernetesConfig, api: str, uid:
         "labels": names.labels(spec.cluster_id) | {TOKEN: spec.token},
     }
     if uid:
-        metadata["ownerReferences"] = [{"apiVersion": "batch/v1", "kind": "Job", "name": name, "uid": uid}]
+        metadata["ownerReferences"] = _owner(spec, uid)
     return template_body(api, metadata, spec.gpus_per_node, spec.gpu, spec.gpu_model, config)
 
 
@@ -159,6 +173,8 @@ def _script(spec: JobSpec) -> str:
     """
     What is the process of each pod.
     """
+    if mpi.is_mpi(spec):
+        return mpi.script(spec)
     return spec.script if spec.launch is None else on_each_node(spec.launch)
 
 
@@ -219,11 +235,11 @@ def _environment(spec: JobSpec) -> list[Json]:
     name = job_name(spec.token)
     index = {"fieldRef": {"fieldPath": "metadata.annotations['batch.kubernetes.io/job-completion-index']"}}
     ours: dict[str, Json] = {
-        "NODE_RANK": {"valueFrom": index},
+        **({} if mpi.is_mpi(spec) else {"NODE_RANK": {"valueFrom": index}}),
         "NNODES": {"value": str(spec.nodes)},
         "GPUS_PER_NODE": {"value": str(spec.gpus_per_node)},
         "TASKS_PER_NODE": {"value": str(spec.tasks_per_node)},
-        "MASTER_ADDR": {"value": f"{name}-0.{HEADLESS}"},
+        "MASTER_ADDR": {"value": f"{name}-worker-0.{name}-worker" if mpi.is_mpi(spec) else f"{name}-0.{HEADLESS}"},
         "MASTER_PORT": {"value": str(RENDEZVOUS_PORT)},
     }
     own = from_secret(name, spec.env | spec.secret_env)

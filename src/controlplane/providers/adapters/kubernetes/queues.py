@@ -1,5 +1,5 @@
 """
-Whether a Kueue is there, as the server says.
+Whether a Kueue is there, and an MPI operator beside it, as the server says.
 """
 
 from __future__ import annotations
@@ -7,6 +7,7 @@ from __future__ import annotations
 import threading
 import time
 
+from controlplane.providers.adapters.kubernetes import mpi
 from controlplane.providers.adapters.kubernetes.config import KubernetesConfig
 from controlplane.providers.adapters.kubernetes.walls import Queueing
 from controlplane.providers.kube.client import Kube
@@ -26,6 +27,7 @@ class Queues:
         self._config = config
         self._lock = threading.Lock()
         self._known: tuple[float, Queueing | None] | None = None
+        self._launches: tuple[float, bool] | None = None
 
     def there(self) -> Queueing | None:
         """
@@ -37,6 +39,24 @@ class Queues:
             if self._known is None or time.monotonic() - self._known[0] > FACTS_KEPT_S:
                 self._known = (time.monotonic(), self._discovered())
             return self._known[1]
+
+    def launches(self) -> bool:
+        """
+        Whether there is an MPI operator's kind as well, as it was within the last minute.
+        """
+        if self.there() is None:
+            return False
+        with self._lock:
+            if self._launches is None or time.monotonic() - self._launches[0] > FACTS_KEPT_S:
+                self._launches = (time.monotonic(), self._serves_mpi())
+            return self._launches[1]
+
+    def _serves_mpi(self) -> bool:
+        groups = self._kube.get("/apis").get("groups") or []
+        versions = {one.get("groupVersion") for group in groups for one in group.get("versions") or []}
+        if mpi.API not in versions:
+            return False  # another operator has the group with an older version of the kind
+        return any(one.get("name") == mpi.PLURAL for one in self._kube.get(f"/apis/{mpi.API}").get("resources") or [])
 
     def _discovered(self) -> Queueing | None:
         groups = self._kube.get("/apis").get("groups") or []

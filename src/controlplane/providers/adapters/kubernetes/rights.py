@@ -52,6 +52,7 @@ CLAIM_NEEDS = (
 """Where GPUs are claimed."""
 GROUP_NEEDS: Mapping[str, tuple[Need, ...]] = {
     "leaderworkerset.x-k8s.io": (Need("leaderworkerset.x-k8s.io", "leaderworkersets", ("get", "list", "delete", *MAKE)),),
+    "kubeflow.org": (Need("kubeflow.org", "mpijobs", (*LOOK, *MAKE)),),
     "keda.sh": (Need("keda.sh", "scaledobjects", ("get", "delete", *MAKE)),),
 }
 """Where the server has the API group: replicas over several nodes, and scaling by queries."""

@@ -60,6 +60,12 @@ class Shared:
         if notes.get(TENANT) != tenant_id:
             raise Refused(f"{tenant_id} is not the tenant of {cluster_id}", code="provider_wrong_user")
 
+    def mpi(self) -> bool:
+        """
+        See `Ground.mpi`.
+        """
+        return self._queues.launches()
+
     def space(self, cluster_id: str) -> Json:
         """
         The cluster's namespace. Raises NotFound when there is none that is ours.
