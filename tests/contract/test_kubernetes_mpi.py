@@ -103,6 +103,16 @@ def test_a_launcher_past_its_time_is_told_as_that(peer: KubernetesHarness) -> No
     assert ended.failure == "time_limit"
 
 
+def test_no_look_at_one_is_taken_from_memory(peer: KubernetesHarness) -> None:
+    """No watch tells of MPIJobs, so what was once seen of one would be believed for ever; of a Job beside it the watches tell."""
+    plain = JobSpec("job_2-1", "clu_1", "ten_one", "", "#!/bin/bash\nsleep 600\n", 1, 0, 1, 600)
+    peer.submit(plain)
+    peer.until(lambda: peer.adapter.glance("clu_1", plain.token), lambda view: view is not None, what="watches are open")
+    running(peer, replace(JOB, launch=LASTING))
+    assert peer.adapter.glance("clu_1", plain.token) is not None
+    assert peer.adapter.glance("clu_1", JOB.token) is None
+
+
 def test_a_cancelled_one_ends_and_is_not_started_again(peer: KubernetesHarness) -> None:
     """Neither by the operator nor by Kueue; its end can be read, and everything goes with the object."""
     running(peer, replace(JOB, launch=LASTING))

@@ -60,11 +60,11 @@ class Tools(Toolbox):
 
 @pytest.fixture
 def peer() -> Iterator[KubernetesHarness]:
-    """Two nodes, of which the cluster has one, behind an adapter that knows how one model is labelled; Kueue is left alone."""
+    """Two nodes, of which the cluster has one, behind an adapter that knows one model's label, leaves Kueue alone and always asks."""
     with kubernetes_kit(nodes=2) as kit:
         made = KubernetesHarness(kit)
         made.adapter.close()
-        made.adapter = kit.adapter(queues="off", gpu_models={"GB300": "NVIDIA-GB300"})
+        made.adapter = kit.adapter(queues="off", watches="off", gpu_models={"GB300": "NVIDIA-GB300"})
         made.apply(SPEC)
         yield made
         made.adapter.close()
