@@ -82,7 +82,7 @@ def test_a_job_from_submit_to_output(setting: Setting) -> None:
         "cluster_id": setting.world.customer.cluster, "nodes": 2, "gpus_per_node": 8, "tasks_per_node": 8, "script": SCRIPT,
         "launch": None, "image": None, "priority": "normal",
         "env": {}, "time_limit_s": 86_400, "restart": {"max_restarts": 3}, "secrets": [], "depends_on": [], "mounts": [],
-        "gpu": None, "idle_stop_min": None,
+        "mig": None, "gpu": None, "idle_stop_min": None,
     }  # fmt: skip
     assert setting.api.nudges == [("job", job["id"])]
     setting.world.until_state(job["id"], "succeeded")
