@@ -1,5 +1,5 @@
 """
-What a tenant sends, or what an image lacks, breaks the boot of machines, on hosts that really boot.
+What a tenant sends breaks the boot of its machines, on hosts that really boot.
 """
 
 from __future__ import annotations
@@ -11,8 +11,6 @@ import pytest
 
 from tests.e2e.rack import Metal, done, enroll, key_pair
 from tests.e2e.test_metal_hosts import order
-from tests.e2e.test_own_kubernetes_hosts import OFFER
-from tests.e2e.test_own_kubernetes_hosts import order as kubernetes
 from tests.slurm_kit import SLOW
 
 pytestmark = [*SLOW[1:], pytest.mark.timeout(1800)]
@@ -60,25 +58,3 @@ def test_machines_that_their_tenants_data_breaks_end_clearly(metal: Metal, tmp_p
     assert free(metal, spare)["holds"] == []
     done(metal.tenant.delete(path, headers={"If-Match": "*"}))
     metal.until(path, "deleted", client=metal.tenant, within_s=PATIENCE_S)
-
-
-def test_an_image_without_the_programs_ends_clearly(metal: Metal, tmp_path: Path) -> None:
-    """
-    A Kubernetes is sold on machines whose image has no kubeadm: the order fails after three hosts, each tried once, an operator reads which
-    program is missing, and no host is left running.
-    """
-    nodes = enroll(metal, 4, kubernetes=OFFER)
-    for one in nodes:
-        free(metal, one)
-    _key, public = key_pair(tmp_path, "own")
-    path = kubernetes(metal, public, 1)
-    ended = metal.until(path, "failed", "running", client=metal.tenant, within_s=PATIENCE_S)
-    assert (ended["status"]["state"], [one["code"] for one in ended["status"]["issues"]]) == ("failed", ["deploy_failed"]), ended
-    tried = [boots for one in nodes if (boots := deployed(metal, one))]
-    assert all(len(boots) == 1 for boots in tried)
-    for (boot,) in tried:
-        assert "kubeadm is not installed" in str(boot), boot
-    done(metal.tenant.delete(path, headers={"If-Match": "*"}))
-    metal.until(path, "deleted", client=metal.tenant, within_s=PATIENCE_S)
-    for one in nodes:
-        free(metal, one)

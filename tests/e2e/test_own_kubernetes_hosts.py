@@ -76,10 +76,10 @@ def names(metal: Metal, path: str) -> dict[str, list[str]]:
 
 
 def owner(metal: Metal, path: str, folder: Path) -> tuple[Kubectl, Kubectl]:
-    """The real kubectl with a kubeconfig that was asked for over REST, and with what is left of it without its certificate."""
+    """The real kubectl with a kubeconfig that was asked for over REST, and with one that has a stranger's token in place of the certificate."""
     told = done(metal.tenant.post(f"{path}/kubeconfigs", json={"lifetime_s": 3600}))["kubeconfig"]
     whole = yaml.safe_load(told)
-    whole["users"][0]["user"] = {}
+    whole["users"][0]["user"] = {"token": "a-strangers"}
     (folder / "anybody").mkdir()
     return Kubectl(folder, told), Kubectl(folder / "anybody", yaml.safe_dump(whole))
 
@@ -87,7 +87,7 @@ def owner(metal: Metal, path: str, folder: Path) -> tuple[Kubectl, Kubectl]:
 def test_hosts_that_boot_become_a_kubernetes_that_its_owner_enters(metal: Metal, objects: KubernetesKit, tmp_path: Path) -> None:
     """
     A control plane and a worker make a cluster of themselves; it runs as its own API shows both ready, the worker with its GPUs; its owner
-    comes in by a certificate and may do everything, and who has none may do nothing.
+    comes in by a certificate and may do everything, and a stranger is not let in.
     """
     free(metal, 2)
     _key, public = key_pair(tmp_path, "owner")
@@ -102,7 +102,7 @@ def test_hosts_that_boot_become_a_kubernetes_that_its_owner_enters(metal: Metal,
     assert kube.says("get", "node", worker, "--no-headers", "-o", GPUS).split() == [worker, "8"]
     assert "secret/bootstrap-token-" in kube.says("get", "secrets", "-n", "kube-system", "-o", "name")
     kube.says("annotate", "node", worker, "example.org/owner=mine")
-    assert "orbidden" in anybody("get", "--raw", "/api/v1/nodes").stderr
+    assert "nauthorized" in anybody("get", "--raw", "/api/v1/nodes").stderr
     assert {f"pod/nvidia-device-plugin-{worker}", f"pod/dcgm-exporter-{worker}"} == set(
         kube.says("get", "pods", "-n", "controlplane-gpus", "-o", "name").split()
     )
