@@ -76,7 +76,7 @@ def names(metal: Metal, path: str) -> dict[str, list[str]]:
 
 
 def owner(metal: Metal, path: str, folder: Path) -> tuple[Kubectl, Kubectl]:
-    """The real kubectl with a kubeconfig that was asked for over REST, and with one that has a stranger's token in place of the certificate."""
+    """The real kubectl with a kubeconfig that was asked for over REST, and with a stranger's token in place of its certificate."""
     told = done(metal.tenant.post(f"{path}/kubeconfigs", json={"lifetime_s": 3600}))["kubeconfig"]
     whole = yaml.safe_load(told)
     whole["users"][0]["user"] = {"token": "a-strangers"}
