@@ -139,7 +139,7 @@ def told(cluster: Cluster) -> Iterator[dict[str, Any]]:
         }
         for name, role in ROLES.items()
     ]
-    items = [{**kept, "data": {name: encoded(value) for name, value in known.items()}}, *bindings]
+    items: list[dict[str, Any]] = [{**kept, "data": {name: encoded(value) for name, value in known.items()}}, *bindings]
     cluster.kubectl("create", "--validate=false", "-f", "-", given={"apiVersion": "v1", "kind": "List", "items": items})
     yield document
     for one in items:
