@@ -13,7 +13,7 @@ import pytest
 from tests.conftest import Database
 from tests.fuzz.campaign import Campaign
 
-CASES = int(os.environ.get("FUZZ_CASES", "1000"))
+CASES = int(os.environ.get("FUZZ_CASES", "1500"))
 SEED = int(os.environ.get("FUZZ_SEED", "1"))
 
 

@@ -58,7 +58,7 @@ def list_instances(call: Call, project_id: str, cluster_id: str) -> InstancesOut
 def replace_instance(call: Call, project_id: str, cluster_id: str, instance_id: str) -> Reply:
     """
     Another node near the others takes the place of this one, which is drained first, then taken out, wiped and looked at. It is billed
-    until it is out, and counted once. A control plane of a Kubernetes of one's own leaves etcd before the other joins, and only while the
+    until it is out, and counted once. A node with the role control_plane leaves etcd before the other joins, and only while the
     others are a quorum without it: it is refused otherwise. Needs If-Match with the cluster's version.
     """
     view, operation_id = replacing.replace_instance(

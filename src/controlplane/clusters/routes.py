@@ -181,9 +181,9 @@ def upgrade_cluster(call: Call, project_id: str, cluster_id: str, body: UpgradeI
     For a Slurm of one's own: its workers are installed anew a few at a time, each drained first, and the next follow when they are in use
     again. With a release, the head is brought to it first, in place, while jobs run on without it for a while; logins come last.
 
-    For a Kubernetes of one's own: all hosts are brought to the version in place, API servers one after another, then control planes, then
-    workers, each emptied first as far as disruption budgets allow. What Kubernetes itself refuses is refused: a minor release that is
-    skipped, an older version.
+    For a Kubernetes of one's own: all hosts are brought to the version in place, API servers one after another, then kubelets beside
+    them, then workers, each emptied first as far as disruption budgets allow. What Kubernetes itself refuses is refused: a minor release
+    that is skipped, an older version.
 
     What fails stops it until an operator lets it go on; cancelling the operation stops it between hosts. With `dry_run=true` the answer
     says what would be done, and nothing changes. Needs If-Match.

@@ -68,7 +68,7 @@ class KubernetesIn(Body):
 
     distribution: Distribution = Field(
         default="kubeadm",
-        description="Who sets it up; k3s is the light choice. managed: the provider, which makes and keeps the control planes as well, so"
+        description="Who sets it up; k3s is the light choice. managed: the provider, which makes and keeps the API servers as well, so"
         " that only workers are ordered, and nobody logs in to them.",
         examples=["kubeadm"],
     )
@@ -180,7 +180,9 @@ class UpgradeOut(Out):
     stopping: bool = Field(description="Whether its owner asked to stop.", examples=[False])
     release: str | None = Field(description="Slurm's release that all hosts are to have; null where it stays.", examples=["23.11"])
     version: str | None = Field(description="Kubernetes' version that all hosts are to have; null for others.", examples=["1.36.2"])
-    head_upgraded: bool = Field(description="Whether the head, or all control planes, have it.", examples=[False])
+    head_upgraded: bool = Field(
+        description="Whether the head, or every node with the role control_plane, has it.", examples=[False]
+    )
 
 
 class NodeSetOut(Out):

@@ -32,7 +32,7 @@ class UpgradeIn(Body):
     version: str | None = Field(
         default=None,
         pattern=r"^1\.[0-9]{1,3}\.[0-9]{1,3}$",
-        description="Kubernetes' version that all hosts have in the end: control planes first, one after another, then workers. One that"
+        description="Kubernetes' version that all hosts have in the end: API servers first, one after another, then workers. One that"
         " the site offers, no older than the present one, and at most one minor release later. Needed for a Kubernetes, and only there."
         " A managed one is brought there as its provider sees fit: node_sets are not taken, and its operator says how many at a time.",
         examples=["1.36.2"],
@@ -55,7 +55,7 @@ class UpgradePart(Out):
     One part of an upgrade.
     """
 
-    hosts: str = Field(description="Which hosts, in words.", examples=["kubelets of control planes"])
+    hosts: str = Field(description="Which hosts, in words.", examples=["workers"])
     count: int = Field(description="How many.", examples=[3])
     at_once: int = Field(description="How many of them at a time.", examples=[1])
     emptied: bool = Field(description="Whether each is emptied before, as far as disruption budgets allow.", examples=[True])

@@ -200,8 +200,8 @@ def view(act: Act, cluster_id: str, at: int) -> ClusterView:
     row = standing(act, cluster_id, at)
     queue.settle(act, row["id"])
     members = current_members(act.db, row["id"], at, need_deployment=act.need_deployment)
-    if at == act.now:
-        _note_verified(act, row, members)
+    if row["verified_at"] is None:  # however old what a reader is shown is, it is noted by what is true now
+        _note_verified(act, row, members if at == act.now else None)
         row = act.db.execute("SELECT * FROM clusters WHERE id = ?", (row["id"],)).fetchone()
     jobs = _jobs_per_ref(act.db, row["id"], at)
     verified = row["verified_at"]
