@@ -44,7 +44,10 @@ def test_an_unknown_cluster_is_not_found(harness: Harness) -> None:
 
 def test_deleting_what_is_not_there_is_a_success(harness: Harness) -> None:
     """Delete means: ensure absent."""
-    harness.adapter.delete_cluster(harness.new_id("clu"))
+    absent = harness.new_id("clu")
+    harness.adapter.delete_cluster(absent)
+    with pytest.raises(NotFound):
+        harness.adapter.observe_cluster(absent)
 
 
 def test_a_cluster_converges_to_its_members(harness: Harness) -> None:
@@ -149,9 +152,12 @@ def test_drain_and_undrain_may_be_repeated(harness: Harness) -> None:
     ref = spec.members[0].ref
     for _ in range(2):
         harness.adapter.drain(spec.cluster_id, (ref,), reason="first")
+    drained = harness.until(lambda: _member(harness, spec.cluster_id, ref), lambda seen: seen.state == "drained", what="drained")
+    assert drained.drained_by_us
     for _ in range(2):
         harness.adapter.undrain(spec.cluster_id, (ref,))
-    harness.until(lambda: _member(harness, spec.cluster_id, ref), lambda seen: seen.state == "up", what="up again")
+    back = harness.until(lambda: _member(harness, spec.cluster_id, ref), lambda seen: seen.state == "up", what="up again")
+    assert (back.state, back.drained_by_us) == ("up", False)
 
 
 @pytest.mark.needs("admin_drain")

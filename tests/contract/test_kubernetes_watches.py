@@ -7,6 +7,7 @@ from __future__ import annotations
 import random
 import time
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 from datetime import UTC, datetime
 from typing import Any
@@ -39,22 +40,27 @@ def kit() -> Iterator[KubernetesKit]:
         yield made
 
 
-@pytest.fixture
-def adapter(kit: KubernetesKit) -> Iterator[KubernetesAdapter]:
-    """With a cluster, and watches that last two seconds."""
-    made = kit.adapter(watch_s=2.0)
+@contextmanager
+def opened(kit: KubernetesKit, watch_s: float) -> Iterator[KubernetesAdapter]:
+    """With a cluster, and watches that last so long."""
+    made = kit.adapter(watch_s=watch_s)
     made.apply_cluster(SPEC)
     yield made
     made.close()
+
+
+@pytest.fixture
+def adapter(kit: KubernetesKit) -> Iterator[KubernetesAdapter]:
+    """With watches that end and begin again within a test."""
+    with opened(kit, 2.0) as made:
+        yield made
 
 
 @pytest.fixture
 def steady(kit: KubernetesKit) -> Iterator[KubernetesAdapter]:
-    """With a cluster, and watches that outlast the test: the kit's server may lose what happens while one ends."""
-    made = kit.adapter(watch_s=120.0)
-    made.apply_cluster(SPEC)
-    yield made
-    made.close()
+    """With watches that outlast the test: the kit's server may lose what happens while one ends."""
+    with opened(kit, 120.0) as made:
+        yield made
 
 
 def until(kit: KubernetesKit, is_so: Callable[[], object]) -> None:

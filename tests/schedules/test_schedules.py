@@ -71,7 +71,8 @@ def test_the_schedules_are_not_blind(database: Database, tallies: Path) -> None:
             seen.add(schedule)
         beyond += BATCH
     print(seen.words(), dict(seen.crashes), dict(seen.played), sep="\n")
-    assert not unmet(seen), f"never in {seen.done} schedules"
+    left = unmet(seen)
+    assert not left, f"never in {seen.done} schedules: {left}"
 
 
 def unmet(seen: Tally) -> list[str]:

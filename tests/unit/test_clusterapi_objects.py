@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from controlplane.providers.adapters.clusterapi import folding, marks
+from controlplane.providers.adapters.clusterapi import folding
 from controlplane.providers.adapters.clusterapi.classes import lacking
 from controlplane.providers.adapters.clusterapi.config import ClusterApiConfig
 from controlplane.providers.adapters.clusterapi.marks import Mark
@@ -17,6 +17,7 @@ from controlplane.providers.adapters.clusterapi.names import CLUSTER, Names
 from controlplane.providers.adapters.clusterapi.objects import Workers, cluster_object
 from controlplane.providers.clusters import ClusterSpec, Member
 from controlplane.providers.errors import Permanent, Refused
+from controlplane.providers.kube import memory
 from controlplane.providers.registry import AdapterInput, build_adapter
 from tests.capi_kit import CONFIG, a_class, a_host
 
@@ -124,7 +125,7 @@ def host(state: str = "available", mark: Mark | None = None, **spec: Any) -> dic
     one["spec"] |= spec
     one["status"]["provisioning"]["state"] = state
     if mark is not None:
-        one["metadata"]["annotations"] = {marks.MACHINE: mark.text("cp")}
+        one["metadata"]["annotations"] = {memory.MACHINE: mark.text("cp")}
     return one
 
 
@@ -193,9 +194,8 @@ def test_a_host_in_trouble_or_with_marks_is_not_clean() -> None:
 def test_memory_of_somebody_else_is_left_alone() -> None:
     """Another installation's, or a person's text."""
     for text in ('{"owner":"other"}', "ask Kim", "[]"):
-        with pytest.raises(marks.ForeignMark):
-            marks.read({marks.MACHINE: text}, "cp")
-    assert marks.read({marks.MACHINE: HELD.text("cp")}, "cp") == HELD
+        assert memory.read(Mark, {"metadata": {"annotations": {memory.MACHINE: text}}}, "cp") is None
+    assert memory.read(Mark, host(mark=HELD), "cp") == HELD
 
 
 MACHINE: dict[str, Any] = {"metadata": {"labels": {}}, "spec": {"version": "v1.34.2"}, "status": {"nodeRef": {"name": "n"}}}

@@ -17,7 +17,7 @@ from typing import Any
 
 from controlplane.providers.adapters.clusterapi import folding
 from controlplane.providers.adapters.clusterapi.config import ClusterApiConfig
-from controlplane.providers.adapters.clusterapi.folding import instant, machine_of
+from controlplane.providers.adapters.clusterapi.folding import machine_of
 from controlplane.providers.adapters.clusterapi.hosts import Hosts
 from controlplane.providers.adapters.clusterapi.names import (
     CAPI,
@@ -42,6 +42,7 @@ from controlplane.providers.clusters import ClusterList, ClusterSpec, ClusterVie
 from controlplane.providers.credentials import Kubeconfig
 from controlplane.providers.errors import Busy, NotFound, Refused, Unsupported
 from controlplane.providers.kube.client import Conflict, Kube
+from controlplane.providers.kube.reading import instant, ready_condition
 from controlplane.providers.machines import Check
 
 Json = dict[str, Any]
@@ -322,7 +323,7 @@ class Clusters:
             if seat.machine is None:
                 return folding.trouble(seat.host) or f"no Machine has it yet; it is {folding.state_of(seat.host)}"
             return f"Machine {seat.machine.get('status', {}).get('phase', '')}; host {folding.state_of(seat.host)}".strip()
-        ready = folding.ready_condition(node) or {}
+        ready = ready_condition(node) or {}
         if ready.get("status") != "True":
             return f"{ready.get('reason', 'NotReady')}: {ready.get('message', '')}".rstrip(": ")[:500]
         if not node.get("spec", {}).get("unschedulable"):

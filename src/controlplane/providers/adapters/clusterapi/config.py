@@ -2,20 +2,14 @@
 What an operator says about one management cluster.
 """
 
-import ipaddress
 import re
 from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field
 
-_LABEL_KEY = re.compile(r"([a-z0-9]([-a-z0-9.]{0,251}[a-z0-9])?/)?[A-Za-z0-9]([-A-Za-z0-9_.]{0,61}[A-Za-z0-9])?")
+from controlplane.providers.kube.settings import Cidr, LabelKey
+
 _VERSION = re.compile(r"1\.\d{1,3}\.\d{1,3}")
-
-
-def _label_key(value: str) -> str:
-    if not _LABEL_KEY.fullmatch(value):
-        raise ValueError("not the key of a label")
-    return value
 
 
 def _version(value: str) -> str:
@@ -24,13 +18,7 @@ def _version(value: str) -> str:
     return value
 
 
-def _cidr(value: str) -> str:
-    return str(ipaddress.ip_network(value))
-
-
-LabelKey = Annotated[str, AfterValidator(_label_key)]
 Version = Annotated[str, AfterValidator(_version)]
-Cidr = Annotated[str, AfterValidator(_cidr)]
 ObjectName = Annotated[str, Field(min_length=1, max_length=63, pattern=r"^[a-z0-9]([-a-z0-9]*[a-z0-9])?$")]
 ClassName = Annotated[str, Field(min_length=1, max_length=253, pattern=r"^[a-z0-9]([-a-z0-9.]*[a-z0-9])?$")]
 VariableName = Annotated[str, Field(pattern=r"^[A-Za-z_][A-Za-z0-9_.-]{0,62}$")]

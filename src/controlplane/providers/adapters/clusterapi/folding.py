@@ -14,6 +14,7 @@ from controlplane.providers.adapters.clusterapi.config import ClusterApiConfig
 from controlplane.providers.adapters.clusterapi.marks import Mark
 from controlplane.providers.adapters.clusterapi.names import CLUSTER, DRAIN, GOES_FIRST, OF_CLUSTER, labels_of, notes_of
 from controlplane.providers.clusters import MemberState
+from controlplane.providers.kube.reading import instant, ready_condition
 from controlplane.providers.machines import Check, CheckResult, Inventory, Phase, Power
 
 Json = dict[str, Any]
@@ -23,16 +24,6 @@ SETTLED = AVAILABLE | {"provisioned"}
 HELD = frozenset({"deployed", "releasing"})
 CLEANS = "metadata"
 NEVER = datetime(1, 1, 1, tzinfo=UTC)
-
-
-def instant(text: object) -> datetime | None:
-    """
-    The instant that an annotation or a status holds, in UTC; None for none.
-    """
-    try:
-        return datetime.fromisoformat(str(text)).astimezone(UTC) if text else None
-    except ValueError:
-        return None
 
 
 def state_of(host: Json) -> str:
@@ -207,13 +198,6 @@ def member_state(machine: Json | None, node: Json | None, *, pinned: bool) -> Me
     if ready.get("status") != "True":
         return "down"
     return "drained" if node.get("spec", {}).get("unschedulable") and DRAIN in notes_of(node) else "up"
-
-
-def ready_condition(node: Json) -> Json | None:
-    """
-    What the kubelet, or whoever misses it, says of the node's readiness; None before it ever spoke.
-    """
-    return condition(node, "Ready")
 
 
 def condition(thing: Json, kind: str) -> Json | None:

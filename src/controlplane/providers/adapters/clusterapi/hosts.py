@@ -12,10 +12,10 @@ from dataclasses import replace
 from datetime import datetime
 from typing import Any
 
-from controlplane.providers.adapters.clusterapi import folding, marks
+from controlplane.providers.adapters.clusterapi import folding
 from controlplane.providers.adapters.clusterapi.config import ClusterApiConfig
-from controlplane.providers.adapters.clusterapi.folding import HELD, instant
-from controlplane.providers.adapters.clusterapi.marks import MACHINE, Mark
+from controlplane.providers.adapters.clusterapi.folding import HELD
+from controlplane.providers.adapters.clusterapi.marks import Mark
 from controlplane.providers.adapters.clusterapi.names import (
     ALLOCATION,
     CLUSTER,
@@ -30,11 +30,13 @@ from controlplane.providers.adapters.clusterapi.names import (
 )
 from controlplane.providers.clusters import Member
 from controlplane.providers.errors import Busy, NotFound, Refused
+from controlplane.providers.kube.changing import Edit, change
 from controlplane.providers.kube.client import Conflict, Kube
+from controlplane.providers.kube.memory import MACHINE, read, rewriting
+from controlplane.providers.kube.reading import instant
 from controlplane.providers.machines import Deployment, MachineList, MachineView, WipeReport
 
 Json = dict[str, Any]
-MAX_CHANGES = 5
 """How often a host is read anew when somebody else changes it at the same time."""
 
 
@@ -212,21 +214,11 @@ class Hosts:
             return None
         return at
 
-    def change(self, host: Json, edit: Callable[[Json], Json | None]) -> Json:
+    def change(self, host: Json, edit: Edit) -> Json:
         """
         The host with the edit's patch on its latest version, or as it was where there was nothing to change.
         """
-        seen, path = host, self._names.host_path(host["metadata"]["name"])
-        for _ in range(MAX_CHANGES):
-            patch = edit(seen)
-            if patch is None:
-                return seen
-            patch["metadata"] = {**patch.get("metadata", {}), "resourceVersion": seen["metadata"]["resourceVersion"]}
-            try:
-                return self._kube.patch(path, patch)
-            except Conflict:
-                seen = self._kube.get(path)
-        raise Conflict(f"{host['metadata']['name']} was changed by others {MAX_CHANGES} times in a row", retry_in_s=2.0)
+        return change(self._kube, self._names.host_path(host["metadata"]["name"]), host, edit)
 
     def _switch(self, host: Json, *, on: bool) -> Json:
         def switched(seen: Json) -> Json | None:
@@ -304,28 +296,10 @@ class Hosts:
         return host, mark
 
     def _mark(self, host: Json) -> Mark | None:
-        try:
-            return marks.read(notes_of(host), self._names.deployment)
-        except marks.ForeignMark:
-            return None
+        return read(Mark, host, self._names.deployment)
 
     def _write(self, host: Json, old: Mark, new: Mark) -> Json:
-        """
-        The host with the new memory. Raises Busy when another call of ours changed the memory meanwhile.
-        """
-        if new == old:
-            return host
-        text = new.text(self._names.deployment)
-
-        def edit(seen: Json) -> Json | None:
-            now = self._mark(seen)
-            if now == new:
-                return None
-            if now != old:
-                raise Busy(f"{seen['metadata']['name']} was changed by another call", retry_in_s=1.0)
-            return {"metadata": {"annotations": {MACHINE: text}}}
-
-        return self.change(host, edit)
+        return host if new == old else self.change(host, rewriting(old, new, self._names.deployment))
 
     def _stamp(self) -> str:
         return (self._kube.seen_at or self._now()).isoformat()

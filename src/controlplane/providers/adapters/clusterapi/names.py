@@ -9,9 +9,8 @@ from hashlib import sha256
 from typing import Any
 
 from controlplane.providers.errors import Refused
+from controlplane.providers.kube.memory import DOMAIN
 
-DOMAIN = "controlplane.internal"
-"""What our labels and annotations begin with; `.internal` is nobody's on the public network."""
 CLUSTER = f"{DOMAIN}/cluster"
 """Label of everything that belongs to a cluster of ours."""
 OWNER = f"{DOMAIN}/deployment"

@@ -22,7 +22,8 @@ from controlplane.providers.adapters.clusterapi.names import DRAIN, Names, notes
 from controlplane.providers.credentials import Kubeconfig
 from controlplane.providers.errors import AuthFailed, Busy, NotFound, NotSent, Permanent, Refused, Unknown, Unsupported
 from controlplane.providers.kube.access import Access, from_kubeconfig
-from controlplane.providers.kube.client import FIELD_MANAGER, Conflict, Kube
+from controlplane.providers.kube.changing import Edit, change
+from controlplane.providers.kube.client import FIELD_MANAGER, Kube
 from controlplane.providers.kube.kubeconfigs import kubeconfig_text, token_request
 
 Json = dict[str, Any]
@@ -35,7 +36,6 @@ SPACE, PEOPLE = "controlplane", "owner"
 """In a tenant's cluster: our namespace, and the account whose tokens its kubeconfigs hold."""
 BINDING = "controlplane:owner"
 RBAC = "rbac.authorization.k8s.io"
-MAX_CHANGES = 5
 MAX_REASON = 200
 
 
@@ -240,20 +240,9 @@ def _token(kube: Kube, lifetime_s: int) -> Json:
         return kube.create(path, body)
 
 
-def _change(kube: Kube, name: str, edit: Callable[[Json], Json | None]) -> None:
+def _change(kube: Kube, name: str, edit: Edit) -> None:
     path = f"/api/v1/nodes/{name}"
-    for _ in range(MAX_CHANGES):
-        node = kube.get(path)
-        patch = edit(node)
-        if patch is None:
-            return
-        patch["metadata"]["resourceVersion"] = node["metadata"]["resourceVersion"]
-        try:
-            kube.patch(path, patch)
-        except Conflict:
-            continue
-        return
-    raise Conflict(f"{name} was changed by others {MAX_CHANGES} times in a row", retry_in_s=2.0)
+    change(kube, path, kube.get(path), edit)
 
 
 def _read(secret: Json) -> Access:

@@ -2,22 +2,15 @@
 What an operator says about one Kubernetes.
 """
 
-import ipaddress
 import re
 from typing import Annotated, Literal
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field
 
+from controlplane.providers.kube.settings import Cidr, LabelKey
 from controlplane.providers.volumes import check_volume
 
-_LABEL_KEY = re.compile(r"([a-z0-9]([-a-z0-9.]{0,251}[a-z0-9])?/)?[A-Za-z0-9]([-A-Za-z0-9_.]{0,61}[A-Za-z0-9])?")
 _IMAGE = re.compile(r"[A-Za-z0-9][A-Za-z0-9._:/@-]{0,299}")
-
-
-def _label_key(value: str) -> str:
-    if not _LABEL_KEY.fullmatch(value):
-        raise ValueError("not the key of a label")
-    return value
 
 
 def check_image(value: str) -> str:
@@ -29,12 +22,6 @@ def check_image(value: str) -> str:
     return value
 
 
-def _cidr(value: str) -> str:
-    return str(ipaddress.ip_network(value))
-
-
-Cidr = Annotated[str, AfterValidator(_cidr)]
-LabelKey = Annotated[str, AfterValidator(_label_key)]
 MetricLabel = Annotated[str, Field(pattern=r"^[A-Za-z_][A-Za-z0-9_]{0,127}$")]
 Image = Annotated[str, AfterValidator(check_image)]
 

@@ -13,8 +13,9 @@ from typing import Any
 from controlplane.providers.adapters.kubernetes.manifests import CONTAINER, DISRUPTED
 from controlplane.providers.adapters.kubernetes.mpi import place
 from controlplane.providers.adapters.kubernetes.names import CANCELLED, CLUSTER, QUEUE, TOKEN
-from controlplane.providers.adapters.kubernetes.pool import ended, instant
+from controlplane.providers.adapters.kubernetes.pool import ended
 from controlplane.providers.clusters import FailureClass, JobPhase, JobView
+from controlplane.providers.kube.reading import instant
 
 Json = dict[str, Any]
 INDEX = "batch.kubernetes.io/job-completion-index"

@@ -8,9 +8,8 @@ import re
 from typing import Any
 
 from controlplane.providers.errors import Refused
+from controlplane.providers.kube.memory import DOMAIN
 
-DOMAIN = "controlplane.internal"
-"""What our labels, annotations and taints begin with; `.internal` is nobody's on the public network."""
 CLUSTER = f"{DOMAIN}/cluster"
 """Label of everything that belongs to a cluster of ours, and the taint that keeps others off its nodes."""
 OWNER = f"{DOMAIN}/deployment"

@@ -10,14 +10,15 @@ from dataclasses import replace
 from datetime import datetime, timedelta
 from typing import Any
 
-from controlplane.providers.adapters.kubernetes import marks
 from controlplane.providers.adapters.kubernetes.config import KubernetesConfig
-from controlplane.providers.adapters.kubernetes.marks import MACHINE, Mark
+from controlplane.providers.adapters.kubernetes.marks import Mark
 from controlplane.providers.adapters.kubernetes.names import CLUSTER, OWNER, Names, core, grouped, node_path, word
-from controlplane.providers.adapters.kubernetes.pool import Pool, ended, instant, ready_condition
+from controlplane.providers.adapters.kubernetes.pool import Pool, ended
 from controlplane.providers.adapters.kubernetes.quantities import amount
 from controlplane.providers.errors import Busy, NotFound, Refused
 from controlplane.providers.kube.client import Kube
+from controlplane.providers.kube.memory import MACHINE, read, rewriting
+from controlplane.providers.kube.reading import instant, ready_condition
 from controlplane.providers.machines import Check, Deployment, Inventory, MachineList, MachineView, Phase, WipeReport
 
 Json = dict[str, Any]
@@ -277,28 +278,10 @@ class Nodes:
         return node, mark
 
     def _mark(self, node: Json) -> Mark | None:
-        try:
-            return marks.read(node["metadata"].get("annotations") or {}, self._names.deployment)
-        except marks.ForeignMark:
-            return None
+        return read(Mark, node, self._names.deployment)
 
     def _write(self, node: Json, old: Mark, new: Mark) -> Json:
-        """
-        The node with the new memory. Raises Busy when another call of ours changed the memory meanwhile.
-        """
-        if new == old:
-            return node
-        text = new.text(self._names.deployment)
-
-        def edit(seen: Json) -> Json | None:
-            now = self._mark(seen)
-            if now == new:
-                return None
-            if now != old:
-                raise Busy(f"{seen['metadata']['name']} was changed by another call", retry_in_s=1.0)
-            return {"metadata": {"resourceVersion": seen["metadata"]["resourceVersion"], "annotations": {MACHINE: text}}}
-
-        return self._pool.change(node, edit)
+        return node if new == old else self._pool.change(node, rewriting(old, new, self._names.deployment))
 
     def _peer_now(self) -> datetime:
         return self._kube.seen_at or self._now()

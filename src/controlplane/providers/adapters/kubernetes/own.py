@@ -15,13 +15,14 @@ from controlplane.providers.adapters.kubernetes.abilities import features
 from controlplane.providers.adapters.kubernetes.config import KubernetesConfig, OwnConfig
 from controlplane.providers.adapters.kubernetes.ground import OwnGround
 from controlplane.providers.adapters.kubernetes.names import LEADS
-from controlplane.providers.adapters.kubernetes.pool import gpus_of, ready_condition
+from controlplane.providers.adapters.kubernetes.pool import gpus_of
 from controlplane.providers.clusters import ClusterList, ClusterSpec, ClusterView, MemberState, MemberView
 from controlplane.providers.credentials import Kubeconfig
 from controlplane.providers.errors import NotFound, Permanent, Refused, Unsupported
 from controlplane.providers.kube.access import Access
 from controlplane.providers.kube.client import Kube
 from controlplane.providers.kube.kubeconfigs import kubeconfig_text
+from controlplane.providers.kube.reading import ready_condition
 from controlplane.providers.machines import Check, CheckResult
 
 Json = dict[str, Any]

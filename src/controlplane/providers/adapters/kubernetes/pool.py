@@ -7,8 +7,8 @@ second reads again.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
-from datetime import UTC, datetime
+from collections.abc import Iterable, Mapping
+from datetime import datetime
 from decimal import Decimal
 from typing import Any
 
@@ -31,10 +31,11 @@ from controlplane.providers.adapters.kubernetes.slicing import is_partitioned, i
 from controlplane.providers.clusters import Member, MemberState, MemberView
 from controlplane.providers.errors import Busy, NotFound, Refused
 from controlplane.providers.gpus import GpuKind
+from controlplane.providers.kube.changing import Edit, change
 from controlplane.providers.kube.client import FIELD_MANAGER, Conflict, Kube
+from controlplane.providers.kube.reading import instant, ready_condition
 
 Json = dict[str, Any]
-MAX_CHANGES = 5
 """How often a node is read anew when somebody else changes it at the same time."""
 ENDED = frozenset({"Succeeded", "Failed"})
 KEPT = (ALLOCATION, GPUS, UP_SINCE)
@@ -257,20 +258,11 @@ class Pool:
                 f"{ref} still runs pods of others with GPUs: {', '.join(users[:3])}", retry_in_s=30.0, code="provider_node_used"
             )
 
-    def change(self, node: Json, edit: Callable[[Json], Json | None]) -> Json:
+    def change(self, node: Json, edit: Edit) -> Json:
         """
         The node with the edit's patch on its latest version, or as it was where there was nothing to change.
         """
-        seen = node
-        for _ in range(MAX_CHANGES):
-            patch = edit(seen)
-            if patch is None:
-                return seen
-            try:
-                return self._kube.patch(_path(seen), patch)
-            except Conflict:
-                seen = self._kube.get(_path(seen))
-        raise Conflict(f"{node['metadata']['name']} was changed by others {MAX_CHANGES} times in a row", retry_in_s=2.0)
+        return change(self._kube, _path(node), node, edit)
 
     def _reason(self, node: Json, state: MemberState) -> str:
         if state in {"down", "joining"}:
@@ -347,16 +339,6 @@ def jobs_by_node(pods: Iterable[Json]) -> dict[str, int]:
     return {ref: len(names) for ref, names in tokens.items()}
 
 
-def instant(text: object) -> datetime | None:
-    """
-    The instant that an annotation or a status holds, in UTC; None for none.
-    """
-    try:
-        return datetime.fromisoformat(str(text)).astimezone(UTC) if text else None
-    except ValueError:
-        return None
-
-
 def _cordoners(node: Json) -> list[str]:
     fields = node["metadata"].get("managedFields") or []
     return [one.get("manager", "") for one in fields if "f:unschedulable" in ((one.get("fieldsV1") or {}).get("f:spec") or {})]
@@ -393,14 +375,6 @@ def _annotated(node: Json, annotations: Mapping[str, str | None]) -> Json:
 def _annotations(node: Json) -> Mapping[str, str]:
     kept: Mapping[str, str] = node["metadata"].get("annotations") or {}
     return kept
-
-
-def ready_condition(node: Json) -> Json | None:
-    """
-    What the kubelet, or whoever misses it, says of the node's readiness; None before it ever spoke.
-    """
-    conditions = node.get("status", {}).get("conditions") or []
-    return next((one for one in conditions if one.get("type") == "Ready"), None)
 
 
 def _path(node: Json) -> str:

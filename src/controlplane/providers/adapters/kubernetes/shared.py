@@ -13,13 +13,14 @@ from typing import Any
 
 from controlplane.providers.adapters.kubernetes.config import KubernetesConfig
 from controlplane.providers.adapters.kubernetes.names import CLUSTER, MEMBERS, TENANT, VERIFIED, Names, core
-from controlplane.providers.adapters.kubernetes.pool import ENDED, Pool, instant, jobs_by_node, wanted_gpus
+from controlplane.providers.adapters.kubernetes.pool import ENDED, Pool, jobs_by_node, wanted_gpus
 from controlplane.providers.adapters.kubernetes.queues import Queues
 from controlplane.providers.adapters.kubernetes.slicing import totals
 from controlplane.providers.adapters.kubernetes.walls import Part, Queueing, limit, namespace, outside, queue, walls
 from controlplane.providers.clusters import ClusterList, ClusterSpec, ClusterView, Member, MemberView
 from controlplane.providers.errors import Busy, NotFound, Refused
 from controlplane.providers.kube.client import Conflict, Kube
+from controlplane.providers.kube.reading import instant
 from controlplane.providers.machines import Check
 
 Json = dict[str, Any]

@@ -9,7 +9,6 @@ from typing import Any
 
 from controlplane.providers.adapters.kubernetes.config import KubernetesConfig
 from controlplane.providers.adapters.kubernetes.names import TENANT, Names, core
-from controlplane.providers.adapters.kubernetes.pool import instant
 from controlplane.providers.adapters.kubernetes.shared import Shared
 from controlplane.providers.adapters.kubernetes.walls import PEOPLE, people
 from controlplane.providers.credentials import Kubeconfig
@@ -17,6 +16,7 @@ from controlplane.providers.errors import Busy, NotFound, Refused, Unknown, Unsu
 from controlplane.providers.kube.access import Access
 from controlplane.providers.kube.client import Kube
 from controlplane.providers.kube.kubeconfigs import kubeconfig_text, token_request
+from controlplane.providers.kube.reading import instant
 
 Json = dict[str, Any]
 
