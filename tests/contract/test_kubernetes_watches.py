@@ -7,7 +7,6 @@ from __future__ import annotations
 import random
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from dataclasses import replace
 from datetime import UTC, datetime
 from typing import Any
@@ -40,27 +39,13 @@ def kit() -> Iterator[KubernetesKit]:
         yield made
 
 
-@contextmanager
-def opened(kit: KubernetesKit, watch_s: float) -> Iterator[KubernetesAdapter]:
-    """With a cluster, and watches that last so long."""
-    made = kit.adapter(watch_s=watch_s)
+@pytest.fixture
+def adapter(kit: KubernetesKit) -> Iterator[KubernetesAdapter]:
+    """With a cluster, and watches that last two seconds."""
+    made = kit.adapter(watch_s=2.0)
     made.apply_cluster(SPEC)
     yield made
     made.close()
-
-
-@pytest.fixture
-def adapter(kit: KubernetesKit) -> Iterator[KubernetesAdapter]:
-    """With watches that end and begin again within a test."""
-    with opened(kit, 2.0) as made:
-        yield made
-
-
-@pytest.fixture
-def steady(kit: KubernetesKit) -> Iterator[KubernetesAdapter]:
-    """With watches that outlast the test: the kit's server may lose what happens while one ends."""
-    with opened(kit, 120.0) as made:
-        yield made
 
 
 def until(kit: KubernetesKit, is_so: Callable[[], object]) -> None:
@@ -118,34 +103,35 @@ def test_the_first_submission_opens_the_watches(kit: KubernetesKit, adapter: Kub
     until(kit, lambda: sum(one.startswith("WATCH") for one in asked(kit)) == 2)
 
 
-def test_a_short_job_costs_five_calls(kit: KubernetesKit, steady: KubernetesAdapter) -> None:
+def test_a_short_job_costs_five_calls(kit: KubernetesKit, adapter: KubernetesAdapter) -> None:
     """Four to submit, none to look, one for all of its output: no list, however it is followed."""
-    steady.submit(JOB)
-    until(kit, lambda: glance(steady))
-    steady.cancel("clu_1", JOB.token)
-    until(kit, lambda: steady.find_job("clu_1", JOB.token).phase == "cancelled")
+    watching(
+        kit, adapter
+    )  # what is cancelled before the queue has seen it may be admitted after, and is cancelled again by whoever looks
+    adapter.cancel("clu_1", JOB.token)
+    until(kit, lambda: adapter.find_job("clu_1", JOB.token).phase == "cancelled")
     before = len(asked(kit))
-    steady.submit(SHORT)
-    until(kit, lambda: glance(steady, SHORT.token) == "succeeded")
-    chunk = steady.read_output("clu_1", SHORT.token, offset=0, limit=1000)
+    adapter.submit(SHORT)
+    until(kit, lambda: glance(adapter, SHORT.token) == "succeeded")
+    chunk = adapter.read_output("clu_1", SHORT.token, offset=0, limit=1000)
     assert (chunk.data, chunk.end) == (b"out of it\n", True)
     cost = [one for one in asked(kit)[before:] if "watch=true" not in one]
     assert len(cost) == 5, cost
     assert [one for one in cost if "labelSelector" in one] == []
 
 
-def test_a_failure_is_told_with_its_class_or_not_at_all(kit: KubernetesKit, steady: KubernetesAdapter) -> None:
+def test_a_failure_is_told_with_its_class_or_not_at_all(kit: KubernetesKit, adapter: KubernetesAdapter) -> None:
     """Whenever the watches tell an end, it is the end with the exit code that asking tells."""
-    watching(kit, steady)
-    steady.cancel("clu_1", JOB.token)
-    until(kit, lambda: steady.find_job("clu_1", JOB.token).phase == "cancelled")
+    watching(kit, adapter)
+    adapter.cancel("clu_1", JOB.token)
+    until(kit, lambda: adapter.find_job("clu_1", JOB.token).phase == "cancelled")
     for number in range(5):
         spec = replace(SHORT, token=f"job_f{number}-1", script=f"#!/bin/bash\nexit {number + 3}\n")
-        steady.submit(spec)
+        adapter.submit(spec)
         told: list[JobView] = []
 
         def is_over(spec: JobSpec = spec, told: list[JobView] = told) -> bool:
-            seen = steady.glance("clu_1", spec.token)
+            seen = adapter.glance("clu_1", spec.token)
             told[:] = [seen] if seen is not None and seen.phase == "failed" else []
             return bool(told)
 
