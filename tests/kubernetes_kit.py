@@ -31,7 +31,7 @@ from typing import Any
 import pytest
 
 from controlplane.providers.adapters.kubernetes.adapter import KubernetesAdapter, build
-from controlplane.providers.adapters.kubernetes.names import SERVICE, TOKEN
+from controlplane.providers.kube.work.names import SERVICE, TOKEN
 from controlplane.providers.registry import AdapterInput
 from tests.kits import CACHE, KITS, unusable
 

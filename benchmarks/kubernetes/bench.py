@@ -31,9 +31,9 @@ from benchmarks.stage import Stage, circumstances, cpu_s, plain_environment, pos
 from controlplane.local.addresses import LOOPBACK, free_port
 from controlplane.local.commands import api_command
 from controlplane.providers.adapters.kubernetes.adapter import KubernetesAdapter, build
-from controlplane.providers.adapters.kubernetes.folding import accounted, view
-from controlplane.providers.adapters.kubernetes.memory import Memory
 from controlplane.providers.clusters import ClusterSpec, JobSpec, Member
+from controlplane.providers.kube.work.folding import accounted, view
+from controlplane.providers.kube.work.memory import Memory
 from controlplane.providers.registry import AdapterInput
 
 JOBS = int(os.environ.get("BENCH_JOBS", "1000"))

@@ -21,10 +21,10 @@ import pytest
 from controlplane.providers.adapters.kubernetes.access import access
 from controlplane.providers.adapters.kubernetes.adapter import build
 from controlplane.providers.adapters.kubernetes.config import KubernetesConfig
-from controlplane.providers.adapters.kubernetes.names import CLUSTER
-from controlplane.providers.adapters.kubernetes.pool import gpus_of, state_of
 from controlplane.providers.errors import ProviderError
 from controlplane.providers.kube.client import Kube
+from controlplane.providers.kube.work.names import CLUSTER
+from controlplane.providers.kube.work.pool import gpus_of, state_of
 from controlplane.providers.registry import AdapterInput
 from tests.contract.harness import Harness
 from tests.contract.on_kubernetes import OnKubernetes

@@ -11,10 +11,10 @@ from typing import Any
 
 import pytest
 
-from controlplane.providers.adapters.kubernetes.devices import by_node
 from controlplane.providers.clusters import ClusterSpec, JobSpec, Member
 from controlplane.providers.errors import NotFound, Permanent, Refused
 from controlplane.providers.gpus import GpuKind
+from controlplane.providers.kube.work.devices import by_node
 from controlplane.providers.services import ServiceSpec
 from tests.contract.kubernetes_harness import KubernetesHarness
 from tests.kubernetes_kit import UNTIDY, KubernetesKit, kubernetes_kit

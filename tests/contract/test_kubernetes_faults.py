@@ -10,9 +10,9 @@ from typing import Any
 
 import pytest
 
-from controlplane.providers.adapters.kubernetes.names import CLUSTER
 from controlplane.providers.clusters import ClusterSpec, JobSpec, Member
 from controlplane.providers.errors import AuthFailed, Busy, NotFound, NotSent, ProviderError, Refused, Unknown
+from controlplane.providers.kube.work.names import CLUSTER
 from controlplane.providers.registry import AdapterInput, build_adapter
 from tests.kubernetes_kit import UNTIDY, KubernetesKit, kubeconfig, kubernetes_kit
 

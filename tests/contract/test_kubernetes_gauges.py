@@ -17,8 +17,8 @@ import pytest
 
 from controlplane.providers.adapters.kubernetes.config import KubernetesConfig
 from controlplane.providers.adapters.kubernetes.gauges import Gauges
-from controlplane.providers.adapters.kubernetes.names import Names
 from controlplane.providers.errors import Refused, Unknown
+from controlplane.providers.kube.work.names import Names
 from controlplane.providers.registry import AdapterInput, read_config
 from controlplane.providers.tracking import GpuUse
 

@@ -12,10 +12,10 @@ from typing import Any
 
 import pytest
 
-from controlplane.providers.adapters.kubernetes.names import CLUSTER, LEAVING, OWNER
 from controlplane.providers.clusters import ClusterSpec, Member
 from controlplane.providers.errors import Busy, NotFound, Refused, Unsupported
 from controlplane.providers.kube.memory import MACHINE
+from controlplane.providers.kube.work.names import CLUSTER, LEAVING, OWNER
 from controlplane.providers.machines import Deployment, Machines, MachineView
 from tests.contract.harness import Harness
 from tests.contract.kubernetes_harness import KubernetesHarness, harnesses

@@ -15,14 +15,15 @@ from typing import Any
 import kubernetes_validate
 import pytest
 
-from controlplane.providers.adapters.kubernetes import manifests, serving, standing, walls
-from controlplane.providers.adapters.kubernetes.config import KubernetesConfig, OwnConfig, Volume
-from controlplane.providers.adapters.kubernetes.names import CLUSTER, Names
+from controlplane.providers.adapters.kubernetes.config import KubernetesConfig, OwnConfig
 from controlplane.providers.clusters import ClusterSpec, JobSpec, Member
 from controlplane.providers.errors import Refused
 from controlplane.providers.gpus import GpuKind, Slices
 from controlplane.providers.kube import rights
 from controlplane.providers.kube.kubeconfigs import token_request
+from controlplane.providers.kube.work import manifests, serving, standing, walls
+from controlplane.providers.kube.work.config import Volume
+from controlplane.providers.kube.work.names import CLUSTER, Names
 from controlplane.providers.launching import Launch
 from controlplane.providers.services import Readiness, Scaling, ServiceFile, ServiceSpec
 from controlplane.providers.volumes import Mount

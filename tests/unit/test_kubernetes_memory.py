@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from controlplane.providers.adapters.kubernetes.memory import ENDED_KEPT, Memory
-from controlplane.providers.adapters.kubernetes.names import TOKEN
+from controlplane.providers.kube.work.memory import ENDED_KEPT, Memory
+from controlplane.providers.kube.work.names import TOKEN
 
 Json = dict[str, Any]
 PHASES = ("Pending", "Running", "Succeeded")

@@ -14,11 +14,11 @@ from typing import Any
 
 import pytest
 
-from controlplane.providers.adapters.kubernetes import manifests, serving, walls
 from controlplane.providers.adapters.kubernetes.config import KubernetesConfig
-from controlplane.providers.adapters.kubernetes.names import CLUSTER, Names
 from controlplane.providers.clusters import JobSpec
 from controlplane.providers.errors import Refused, Unsupported
+from controlplane.providers.kube.work import manifests, serving, walls
+from controlplane.providers.kube.work.names import CLUSTER, Names
 from controlplane.providers.launching import Launch
 from controlplane.providers.services import Readiness, Scaling, ServiceFile, ServiceSpec
 

@@ -7,20 +7,13 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from datetime import datetime
 
-from controlplane.providers.adapters.kubernetes.abilities import NO_GANGS, features, of_own, version_words
 from controlplane.providers.adapters.kubernetes.access import access
 from controlplane.providers.adapters.kubernetes.config import KubernetesConfig
 from controlplane.providers.adapters.kubernetes.gauges import Gauges
-from controlplane.providers.adapters.kubernetes.ground import OwnGround
-from controlplane.providers.adapters.kubernetes.jobs import Jobs
-from controlplane.providers.adapters.kubernetes.mpi import GROUP
-from controlplane.providers.adapters.kubernetes.names import Names
 from controlplane.providers.adapters.kubernetes.nodes import Nodes
 from controlplane.providers.adapters.kubernetes.own import Own, own_access
 from controlplane.providers.adapters.kubernetes.rights import needs_for
-from controlplane.providers.adapters.kubernetes.services import Services
 from controlplane.providers.adapters.kubernetes.shared import Shared
-from controlplane.providers.adapters.kubernetes.slicing import most_on_a_node
 from controlplane.providers.adapters.kubernetes.tokens import Tokens
 from controlplane.providers.clusters import (
     Capabilities,
@@ -37,6 +30,13 @@ from controlplane.providers.errors import Permanent, Refused, Unsupported
 from controlplane.providers.kube.access import Access
 from controlplane.providers.kube.client import Kube
 from controlplane.providers.kube.rights import Rights
+from controlplane.providers.kube.work.abilities import NO_GANGS, features, of_own, version_words
+from controlplane.providers.kube.work.ground import OwnGround
+from controlplane.providers.kube.work.jobs import Jobs
+from controlplane.providers.kube.work.mpi import GROUP
+from controlplane.providers.kube.work.names import Names
+from controlplane.providers.kube.work.services import Services
+from controlplane.providers.kube.work.slicing import most_on_a_node
 from controlplane.providers.machines import Deployment, MachineList, MachineView
 from controlplane.providers.registry import AdapterInput, read_config
 from controlplane.providers.services import ServiceSpec, ServiceView
@@ -64,7 +64,7 @@ def build(given: AdapterInput) -> KubernetesAdapter:
     )
     if config.dedicated is None:
         return KubernetesAdapter(config, kube, names, way, given.now)
-    ground = OwnGround(kube, names, config)
+    ground = OwnGround(kube, names, config, config.dedicated.cluster_id, config.dedicated.tenant_id)
     return KubernetesAdapter(config, kube, names, way, given.now, Own(kube, config, given.secrets, given.now, ground), ground)
 
 

@@ -14,8 +14,8 @@ from urllib.parse import urlencode
 import urllib3
 
 from controlplane.providers.adapters.kubernetes.config import KubernetesConfig
-from controlplane.providers.adapters.kubernetes.names import Names, job_name
 from controlplane.providers.errors import Unknown
+from controlplane.providers.kube.work.names import Names, job_name
 from controlplane.providers.tracking import GpuUse
 
 MAX_BODY_BYTES = 4 * 1024 * 1024

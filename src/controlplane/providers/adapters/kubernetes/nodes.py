@@ -12,13 +12,13 @@ from typing import Any
 
 from controlplane.providers.adapters.kubernetes.config import KubernetesConfig
 from controlplane.providers.adapters.kubernetes.marks import Mark
-from controlplane.providers.adapters.kubernetes.names import CLUSTER, OWNER, Names, core, grouped, node_path, word
-from controlplane.providers.adapters.kubernetes.pool import Pool, ended
-from controlplane.providers.adapters.kubernetes.quantities import amount
 from controlplane.providers.errors import Busy, NotFound, Refused
 from controlplane.providers.kube.client import Kube
 from controlplane.providers.kube.memory import MACHINE, read, rewriting
 from controlplane.providers.kube.reading import instant, ready_condition
+from controlplane.providers.kube.work.names import CLUSTER, OWNER, Names, core, grouped, node_path, word
+from controlplane.providers.kube.work.pool import Pool, ended
+from controlplane.providers.kube.work.quantities import amount
 from controlplane.providers.machines import Check, Deployment, Inventory, MachineList, MachineView, Phase, WipeReport
 
 Json = dict[str, Any]

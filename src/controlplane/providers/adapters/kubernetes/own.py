@@ -11,11 +11,7 @@ from datetime import datetime, timedelta
 from typing import Any
 
 from controlplane.kit.certificates import sign_client
-from controlplane.providers.adapters.kubernetes.abilities import features
 from controlplane.providers.adapters.kubernetes.config import KubernetesConfig, OwnConfig
-from controlplane.providers.adapters.kubernetes.ground import OwnGround
-from controlplane.providers.adapters.kubernetes.names import LEADS
-from controlplane.providers.adapters.kubernetes.pool import gpus_of
 from controlplane.providers.clusters import ClusterList, ClusterSpec, ClusterView, MemberState, MemberView
 from controlplane.providers.credentials import Kubeconfig
 from controlplane.providers.errors import NotFound, Permanent, Refused, Unsupported
@@ -23,6 +19,10 @@ from controlplane.providers.kube.access import Access
 from controlplane.providers.kube.client import Kube
 from controlplane.providers.kube.kubeconfigs import kubeconfig_text
 from controlplane.providers.kube.reading import ready_condition
+from controlplane.providers.kube.work.abilities import features
+from controlplane.providers.kube.work.ground import OwnGround
+from controlplane.providers.kube.work.names import LEADS
+from controlplane.providers.kube.work.pool import gpus_of
 from controlplane.providers.machines import Check, CheckResult
 
 Json = dict[str, Any]

@@ -12,15 +12,15 @@ from datetime import datetime
 from typing import Any
 
 from controlplane.providers.adapters.kubernetes.config import KubernetesConfig
-from controlplane.providers.adapters.kubernetes.names import CLUSTER, MEMBERS, TENANT, VERIFIED, Names, core
-from controlplane.providers.adapters.kubernetes.pool import ENDED, Pool, jobs_by_node, wanted_gpus
-from controlplane.providers.adapters.kubernetes.queues import Queues
-from controlplane.providers.adapters.kubernetes.slicing import totals
-from controlplane.providers.adapters.kubernetes.walls import Part, Queueing, limit, namespace, outside, queue, walls
 from controlplane.providers.clusters import ClusterList, ClusterSpec, ClusterView, Member, MemberView
 from controlplane.providers.errors import Busy, NotFound, Refused
 from controlplane.providers.kube.client import Conflict, Kube
 from controlplane.providers.kube.reading import instant
+from controlplane.providers.kube.work.names import CLUSTER, MEMBERS, TENANT, VERIFIED, Names, core
+from controlplane.providers.kube.work.pool import ENDED, Pool, jobs_by_node, wanted_gpus
+from controlplane.providers.kube.work.queues import Queues
+from controlplane.providers.kube.work.slicing import totals
+from controlplane.providers.kube.work.walls import Part, Queueing, limit, namespace, outside, queue, walls
 from controlplane.providers.machines import Check
 
 Json = dict[str, Any]

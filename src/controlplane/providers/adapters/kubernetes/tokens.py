@@ -8,15 +8,15 @@ import base64
 from typing import Any
 
 from controlplane.providers.adapters.kubernetes.config import KubernetesConfig
-from controlplane.providers.adapters.kubernetes.names import TENANT, Names, core
 from controlplane.providers.adapters.kubernetes.shared import Shared
-from controlplane.providers.adapters.kubernetes.walls import PEOPLE, people
 from controlplane.providers.credentials import Kubeconfig
 from controlplane.providers.errors import Busy, NotFound, Refused, Unknown, Unsupported
 from controlplane.providers.kube.access import Access
 from controlplane.providers.kube.client import Kube
 from controlplane.providers.kube.kubeconfigs import kubeconfig_text, token_request
 from controlplane.providers.kube.reading import instant
+from controlplane.providers.kube.work.names import TENANT, Names, core
+from controlplane.providers.kube.work.walls import PEOPLE, people
 
 Json = dict[str, Any]
 

@@ -8,11 +8,13 @@ import threading
 import time
 from typing import Any
 
-from controlplane.providers.adapters.kubernetes.config import KubernetesConfig
-from controlplane.providers.adapters.kubernetes.ground import Ground
-from controlplane.providers.adapters.kubernetes.names import SERVICE, TURN, Names, core, grouped, service_name
-from controlplane.providers.adapters.kubernetes.queues import FACTS_KEPT_S
-from controlplane.providers.adapters.kubernetes.serving import (
+from controlplane.providers.errors import Busy, NoCapacity, NotFound
+from controlplane.providers.kube.client import Exists, Kube
+from controlplane.providers.kube.work.config import WorkConfig
+from controlplane.providers.kube.work.ground import Ground
+from controlplane.providers.kube.work.names import SERVICE, TURN, Names, core, grouped, service_name
+from controlplane.providers.kube.work.queues import FACTS_KEPT_S
+from controlplane.providers.kube.work.serving import (
     CONTAINER,
     Offer,
     beside,
@@ -24,9 +26,7 @@ from controlplane.providers.adapters.kubernetes.serving import (
     scaler_of,
     scaler_paths,
 )
-from controlplane.providers.adapters.kubernetes.standing import service_of, view
-from controlplane.providers.errors import Busy, NoCapacity, NotFound
-from controlplane.providers.kube.client import Exists, Kube
+from controlplane.providers.kube.work.standing import service_of, view
 from controlplane.providers.services import ServiceSpec, ServiceView
 
 Json = dict[str, Any]
@@ -41,7 +41,7 @@ class Services:
     The SupportsServices port.
     """
 
-    def __init__(self, kube: Kube, names: Names, config: KubernetesConfig, ground: Ground) -> None:
+    def __init__(self, kube: Kube, names: Names, config: WorkConfig, ground: Ground) -> None:
         self._kube = kube
         self._names = names
         self._config = config

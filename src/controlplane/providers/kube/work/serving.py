@@ -10,9 +10,10 @@ from dataclasses import dataclass
 from pathlib import PurePosixPath
 from typing import Any
 
-from controlplane.providers.adapters.kubernetes.config import KubernetesConfig, check_image
-from controlplane.providers.adapters.kubernetes.devices import marked_pod, marked_template, refuse_kind, template_body
-from controlplane.providers.adapters.kubernetes.names import (
+from controlplane.providers.errors import Refused
+from controlplane.providers.kube.work.config import WorkConfig, check_image
+from controlplane.providers.kube.work.devices import marked_pod, marked_template, refuse_kind, template_body
+from controlplane.providers.kube.work.names import (
     HOSTNAME,
     QUEUE,
     SERVICE,
@@ -23,7 +24,7 @@ from controlplane.providers.adapters.kubernetes.names import (
     grouped,
     service_name,
 )
-from controlplane.providers.adapters.kubernetes.pods import (
+from controlplane.providers.kube.work.pods import (
     MAX_SECRET_BYTES,
     SECRETS_AT,
     confine,
@@ -33,8 +34,7 @@ from controlplane.providers.adapters.kubernetes.pods import (
     odd_variables,
     secret_files,
 )
-from controlplane.providers.adapters.kubernetes.walls import Part, Queueing
-from controlplane.providers.errors import Refused
+from controlplane.providers.kube.work.walls import Part, Queueing
 from controlplane.providers.services import CPU, ServiceSpec
 
 Json = dict[str, Any]
@@ -64,7 +64,7 @@ class Offer:
     """Metrics that pods tell themselves."""
 
 
-def refuse_unsendable(spec: ServiceSpec, offer: Offer, config: KubernetesConfig) -> None:
+def refuse_unsendable(spec: ServiceSpec, offer: Offer, config: WorkConfig) -> None:
     """
     The service can be written as objects here. Raises Refused for what could never run as it is meant.
     """
@@ -98,7 +98,7 @@ def _stays_inside(path: str) -> bool:
     return bool(parts) and not path.startswith(("/", "..")) and ".." not in parts and "\0" not in path
 
 
-def scaler_of(spec: ServiceSpec, offer: Offer, config: KubernetesConfig) -> str:
+def scaler_of(spec: ServiceSpec, offer: Offer, config: WorkConfig) -> str:
     """
     `hpa` or `keda`; empty where neither can follow the metric, or none is asked for.
     """
@@ -119,7 +119,7 @@ def main_path(names: Names, cluster_id: str, service_id: str, *, spread: bool) -
     return grouped(LWS, "leaderworkersets", name, namespace=ns) if spread else grouped(APPS, "deployments", name, namespace=ns)
 
 
-def main(names: Names, spec: ServiceSpec, config: KubernetesConfig, kueue: Queueing | None, replicas: int) -> Json:
+def main(names: Names, spec: ServiceSpec, config: WorkConfig, kueue: Queueing | None, replicas: int) -> Json:
     """
     The Deployment, or the LeaderWorkerSet where a replica spans nodes.
     """
@@ -160,7 +160,7 @@ def main(names: Names, spec: ServiceSpec, config: KubernetesConfig, kueue: Queue
     return {"apiVersion": LWS, "kind": "LeaderWorkerSet", "metadata": metadata, "spec": body}
 
 
-def beside(names: Names, spec: ServiceSpec, config: KubernetesConfig, offer: Offer, owner: Json) -> tuple[Part, ...]:
+def beside(names: Names, spec: ServiceSpec, config: WorkConfig, offer: Offer, owner: Json) -> tuple[Part, ...]:
     """
     The Secret of the version, the Service and what scales it. The main object owns them all, so they go when it goes.
     """
@@ -191,14 +191,14 @@ def beside(names: Names, spec: ServiceSpec, config: KubernetesConfig, offer: Off
     return tuple(parts)
 
 
-def claims_gpus(spec: ServiceSpec, config: KubernetesConfig) -> bool:
+def claims_gpus(spec: ServiceSpec, config: WorkConfig) -> bool:
     """
     Whether the replicas get their GPUs by claims.
     """
     return bool(spec.gpus_per_node) and config.gpus_by == "dra"
 
 
-def claims(names: Names, spec: ServiceSpec, config: KubernetesConfig, api: str, owner: Json | None) -> Part:
+def claims(names: Names, spec: ServiceSpec, config: WorkConfig, api: str, owner: Json | None) -> Part:
     """
     What the claims of the version's pods are made from; it cannot be changed, so each version has its own, named as its Secret.
     """
@@ -243,7 +243,7 @@ def _hpa(spec: ServiceSpec, target: Json) -> Json:
     }
 
 
-def _scaled_object(spec: ServiceSpec, target: Json, ns: str, config: KubernetesConfig) -> Json:
+def _scaled_object(spec: ServiceSpec, target: Json, ns: str, config: WorkConfig) -> Json:
     assert spec.scaling is not None
     query = f'sum({spec.scaling.metric}{{namespace="{ns}",pod=~"{service_name(spec.service_id)}-.+"}})'
     told = {"serverAddress": config.prometheus_url, "query": query, "threshold": f"{spec.scaling.target:g}"}
@@ -266,7 +266,7 @@ def _secret_data(spec: ServiceSpec) -> dict[str, str]:
     return {key: base64.b64encode(value.encode()).decode() for key, value in texts.items()}
 
 
-def _pod(spec: ServiceSpec, config: KubernetesConfig, command: tuple[str, ...], *, first: bool) -> Json:
+def _pod(spec: ServiceSpec, config: WorkConfig, command: tuple[str, ...], *, first: bool) -> Json:
     files = [{"key": f"file.{number}", "path": one.path} for number, one in enumerate(spec.files)]
     volumes: list[Json] = [{"name": "shm", "emptyDir": {"medium": "Memory"}}, {"name": "cache", "emptyDir": {}}]
     if files:
@@ -287,7 +287,7 @@ def _pod(spec: ServiceSpec, config: KubernetesConfig, command: tuple[str, ...], 
     return pod
 
 
-def _container(spec: ServiceSpec, config: KubernetesConfig, command: tuple[str, ...], *, first: bool) -> Json:
+def _container(spec: ServiceSpec, config: WorkConfig, command: tuple[str, ...], *, first: bool) -> Json:
     mounts: list[Json] = [
         {"name": "shm", "mountPath": "/dev/shm"},  # noqa: S108 - the mount that collective libraries expect
         {"name": "cache", "mountPath": _CACHE},

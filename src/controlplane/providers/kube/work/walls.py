@@ -8,8 +8,9 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from controlplane.providers.adapters.kubernetes.config import KubernetesConfig
-from controlplane.providers.adapters.kubernetes.names import (
+from controlplane.providers.clusters import ClusterSpec, Priority
+from controlplane.providers.kube.work.config import WorkConfig
+from controlplane.providers.kube.work.names import (
     CLUSTER,
     MEMBERS,
     OWNER,
@@ -20,7 +21,6 @@ from controlplane.providers.adapters.kubernetes.names import (
     core,
     grouped,
 )
-from controlplane.providers.clusters import ClusterSpec, Priority
 
 Json = dict[str, Any]
 RBAC, NETWORK = "rbac.authorization.k8s.io/v1", "networking.k8s.io/v1"
@@ -66,7 +66,7 @@ class Part:
     """Our fields, whole."""
 
 
-def namespace(names: Names, spec: ClusterSpec, config: KubernetesConfig) -> Part:
+def namespace(names: Names, spec: ClusterSpec, config: WorkConfig) -> Part:
     """
     The namespace with its level of Pod Security and, for servers with that plugin, the nodes its pods are held to.
     """
@@ -83,7 +83,7 @@ def namespace(names: Names, spec: ClusterSpec, config: KubernetesConfig) -> Part
     return Part(f"/api/v1/namespaces/{name}", body)
 
 
-def own_space(names: Names, cluster_id: str, tenant_id: str, config: KubernetesConfig) -> tuple[Part, ...]:
+def own_space(names: Names, cluster_id: str, tenant_id: str, config: WorkConfig) -> tuple[Part, ...]:
     """
     What work of ours stands in where its tenant has the whole Kubernetes: a namespace whose pods find each other, and a budget that lets
     no eviction end a job. There are no walls: nobody else is there.
@@ -104,7 +104,7 @@ def own_space(names: Names, cluster_id: str, tenant_id: str, config: KubernetesC
     )
 
 
-def limit(names: Names, spec: ClusterSpec, config: KubernetesConfig, slices: Mapping[str, int]) -> Part:
+def limit(names: Names, spec: ClusterSpec, config: WorkConfig, slices: Mapping[str, int]) -> Part:
     """
     The namespace's quota: what the cluster's nodes have, whole GPUs and slices of the resources named.
     """
@@ -121,7 +121,7 @@ def limit(names: Names, spec: ClusterSpec, config: KubernetesConfig, slices: Map
     return part("v1", "ResourceQuota", "resourcequotas", "cluster", spec={"hard": hard})
 
 
-def walls(names: Names, spec: ClusterSpec, config: KubernetesConfig) -> tuple[Part, ...]:
+def walls(names: Names, spec: ClusterSpec, config: WorkConfig) -> tuple[Part, ...]:
     """
     Network policies and rights inside the namespace.
 
@@ -155,14 +155,14 @@ def people(names: Names, cluster_id: str, tenant_id: str) -> tuple[Part, ...]:
     )
 
 
-def queue(names: Names, cluster_id: str, config: KubernetesConfig, kueue: Queueing, sums: dict[str, str]) -> tuple[Part, ...]:
+def queue(names: Names, cluster_id: str, config: WorkConfig, kueue: Queueing, sums: dict[str, str]) -> tuple[Part, ...]:
     """
     A queue of the cluster's own, whose quota is what its nodes have: a gang starts whole or waits.
     """
     ns, labels = names.namespace(cluster_id), names.labels(cluster_id)
     parts = []
     flavor: Json = {}
-    if config.dedicated is None:
+    if not config.whole:
         flavor = {"nodeLabels": {CLUSTER: cluster_id}, "tolerations": [toleration(cluster_id)]}
     if config.topology_labels and kueue.topology:
         levels = [{"nodeLabel": one} for one in config.topology_labels]

@@ -6,9 +6,9 @@ from __future__ import annotations
 
 from collections.abc import Collection
 
-from controlplane.providers.adapters.kubernetes.config import KubernetesConfig
-from controlplane.providers.adapters.kubernetes.walls import Queueing
 from controlplane.providers.clusters import Capabilities, JobFeature
+from controlplane.providers.kube.work.config import WorkConfig
+from controlplane.providers.kube.work.walls import Queueing
 
 EXTRAS = {"jobset.x-k8s.io": "jobset", "leaderworkerset.x-k8s.io": "leaderworkerset", "resource.k8s.io": "dra"}
 """API groups that later parts of this adapter can use."""
@@ -18,7 +18,7 @@ QUEUED: tuple[JobFeature, ...] = ("gangs", "priority")
 NO_GANGS = "no Kueue: jobs of more than one node are refused"
 
 
-def features(config: KubernetesConfig, *, queues: bool, sliced: bool = False, launches: bool = False) -> tuple[JobFeature, ...]:
+def features(config: WorkConfig, *, queues: bool, sliced: bool = False, launches: bool = False) -> tuple[JobFeature, ...]:
     """
     What jobs may ask for.
     """
@@ -39,7 +39,7 @@ def version_words(version: str, kueue: Queueing | None, groups: Collection[str])
     return ", ".join([f"kubernetes {version}", *([kueue.api.replace("/", " ")] if kueue else []), *extras])
 
 
-def of_own(version: str, kueue: Queueing | None, config: KubernetesConfig) -> Capabilities:
+def of_own(version: str, kueue: Queueing | None, config: WorkConfig) -> Capabilities:
     """
     Of a Kubernetes that is one cluster already: no other is made of it, and its owner may take away what we may do in it.
     """

@@ -15,11 +15,11 @@ import time
 from dataclasses import dataclass
 from typing import Any
 
-from controlplane.providers.adapters.kubernetes.memory import Kind, Memory
-from controlplane.providers.adapters.kubernetes.names import TOKEN, Names
 from controlplane.providers.errors import ProviderError
 from controlplane.providers.kube.client import Expired, Kube
 from controlplane.providers.kube.feed import Feed
+from controlplane.providers.kube.work.memory import Kind, Memory
+from controlplane.providers.kube.work.names import TOKEN, Names
 
 log = logging.getLogger(__name__)
 Json = dict[str, Any]

@@ -10,13 +10,13 @@ import time
 from collections.abc import Iterable, Sequence
 from typing import Any, Protocol
 
-from controlplane.providers.adapters.kubernetes.config import KubernetesConfig
-from controlplane.providers.adapters.kubernetes.names import LEADS, Names, grouped
-from controlplane.providers.adapters.kubernetes.pool import Pool
-from controlplane.providers.adapters.kubernetes.queues import Queues
-from controlplane.providers.adapters.kubernetes.walls import Queueing, own_space, queue
 from controlplane.providers.errors import Busy, NotFound, ProviderError, Refused
 from controlplane.providers.kube.client import Kube
+from controlplane.providers.kube.work.config import WorkConfig
+from controlplane.providers.kube.work.names import LEADS, Names, grouped
+from controlplane.providers.kube.work.pool import Pool
+from controlplane.providers.kube.work.queues import Queues
+from controlplane.providers.kube.work.walls import Queueing, own_space, queue
 
 log = logging.getLogger(__name__)
 Json = dict[str, Any]
@@ -76,12 +76,12 @@ class OwnGround:
     A whole Kubernetes that is one tenant's. Its owner may change and remove whatever is here: it is made anew for the next job or service.
     """
 
-    def __init__(self, kube: Kube, names: Names, config: KubernetesConfig) -> None:
-        assert config.dedicated is not None
+    def __init__(self, kube: Kube, names: Names, config: WorkConfig, cluster_id: str, tenant_id: str) -> None:
         self._kube = kube
         self._names = names
         self._config = config
-        self._own = config.dedicated
+        self._cluster_id = cluster_id
+        self._tenant_id = tenant_id
         self.pool = Pool(kube, names, config)
         self._queues = Queues(kube, config)
         self._lock = threading.Lock()
@@ -95,7 +95,7 @@ class OwnGround:
         See `Ground.check`. The namespace and what belongs to it are there.
         """
         self.check_name(cluster_id)
-        if tenant_id != self._own.tenant_id:
+        if tenant_id != self._tenant_id:
             raise Refused(f"{tenant_id} is not the tenant of {cluster_id}", code="provider_wrong_user")
         found = self._kube.find(f"/api/v1/namespaces/{self._names.namespace(cluster_id)}")
         if found is not None and found["metadata"].get("deletionTimestamp"):
@@ -107,7 +107,7 @@ class OwnGround:
         """
         Raises NotFound for any cluster but the one that this Kubernetes is.
         """
-        if cluster_id != self._own.cluster_id:
+        if cluster_id != self._cluster_id:
             raise NotFound(f"{cluster_id} is not the cluster that this Kubernetes is")
 
     def kueue(self) -> Queueing | None:
@@ -157,23 +157,23 @@ class OwnGround:
             kueue = self.kueue()
             if kueue is None or self._sums(there) == self._told:
                 return
-            path = grouped(kueue.api, "clusterqueues", self._names.namespace(self._own.cluster_id))
+            path = grouped(kueue.api, "clusterqueues", self._names.namespace(self._cluster_id))
             if self._kube.find(path) is not None:
                 self._tell(kueue, there)
         except ProviderError as error:
-            log.info("a queue was not told its nodes", extra={"cluster_id": self._own.cluster_id, "code": error.code})
+            log.info("a queue was not told its nodes", extra={"cluster_id": self._cluster_id, "code": error.code})
 
     def _make(self) -> None:
-        for one in own_space(self._names, self._own.cluster_id, self._own.tenant_id, self._config):
+        for one in own_space(self._names, self._cluster_id, self._tenant_id, self._config):
             self._kube.apply(one.path, one.body)
         kueue = self.kueue()
         if kueue is not None:
-            self._tell(kueue, self.nodes_now(self._own.cluster_id))
+            self._tell(kueue, self.nodes_now(self._cluster_id))
         self._made_at = time.monotonic()
 
     def _tell(self, kueue: Queueing, nodes: Sequence[Json]) -> None:
         sums = self._sums(nodes)
-        for one in queue(self._names, self._own.cluster_id, self._config, kueue, sums):
+        for one in queue(self._names, self._cluster_id, self._config, kueue, sums):
             self._kube.apply(one.path, one.body)
         self._told = sums
 

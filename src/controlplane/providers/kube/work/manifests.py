@@ -7,11 +7,13 @@ from __future__ import annotations
 import base64
 from typing import Any
 
-from controlplane.providers.adapters.kubernetes import mpi
-from controlplane.providers.adapters.kubernetes.config import KubernetesConfig, check_image
-from controlplane.providers.adapters.kubernetes.devices import marked_pod, marked_template, refuse_kind, selectors, template_body
-from controlplane.providers.adapters.kubernetes.names import HOSTNAME, PRIORITY, QUEUE, TOKEN, Names, job_name
-from controlplane.providers.adapters.kubernetes.pods import (
+from controlplane.providers.clusters import JobSpec
+from controlplane.providers.errors import Refused, Unsupported
+from controlplane.providers.kube.work import mpi
+from controlplane.providers.kube.work.config import WorkConfig, check_image
+from controlplane.providers.kube.work.devices import marked_pod, marked_template, refuse_kind, selectors, template_body
+from controlplane.providers.kube.work.names import HOSTNAME, PRIORITY, QUEUE, TOKEN, Names, job_name
+from controlplane.providers.kube.work.pods import (
     MAX_SECRET_BYTES,
     SECRETS_AT,
     confine,
@@ -21,9 +23,7 @@ from controlplane.providers.adapters.kubernetes.pods import (
     odd_variables,
     secret_files,
 )
-from controlplane.providers.adapters.kubernetes.walls import HEADLESS, Queueing
-from controlplane.providers.clusters import JobSpec
-from controlplane.providers.errors import Refused, Unsupported
+from controlplane.providers.kube.work.walls import HEADLESS, Queueing
 from controlplane.providers.launching import on_each_node
 from controlplane.providers.volumes import Mount, check_mounts
 
@@ -35,7 +35,7 @@ _SCRIPT_AT = "/controlplane"
 _RUN_ALL = 0o555
 
 
-def refuse_unsendable(spec: JobSpec, config: KubernetesConfig) -> None:
+def refuse_unsendable(spec: JobSpec, config: WorkConfig) -> None:
     """
     The attempt can be written as objects. Raises Refused for what no Kubernetes could run as it is meant.
     """
@@ -62,7 +62,7 @@ def refuse_unsendable(spec: JobSpec, config: KubernetesConfig) -> None:
             raise Refused(f"image: {error}", code="job_image_invalid") from error
 
 
-def job(names: Names, spec: JobSpec, config: KubernetesConfig, kueue: Queueing | None) -> Json:
+def job(names: Names, spec: JobSpec, config: WorkConfig, kueue: Queueing | None) -> Json:
     """
     The Job: all its pods or none where Kueue is present, one pod on each node, and no second try but for a lost machine.
     """
@@ -87,7 +87,7 @@ def job(names: Names, spec: JobSpec, config: KubernetesConfig, kueue: Queueing |
     return {"apiVersion": "batch/v1", "kind": "Job", "metadata": metadata, "spec": body}
 
 
-def mpi_job(names: Names, spec: JobSpec, config: KubernetesConfig, kueue: Queueing) -> Json:
+def mpi_job(names: Names, spec: JobSpec, config: WorkConfig, kueue: Queueing) -> Json:
     """
     The MPIJob, whose pods have the walls of a Job's.
     """
@@ -123,7 +123,7 @@ def secret(names: Names, spec: JobSpec, uid: str) -> Json:
     }
 
 
-def claims(names: Names, spec: JobSpec, config: KubernetesConfig, api: str, uid: str = "") -> Json:
+def claims(names: Names, spec: JobSpec, config: WorkConfig, api: str, uid: str = "") -> Json:
     """
     What the pods' claims of GPUs are made from. With the Job's uid it belongs to the Job; before there is one, Kueue already reads it.
     """
@@ -138,14 +138,14 @@ def claims(names: Names, spec: JobSpec, config: KubernetesConfig, api: str, uid:
     return template_body(api, metadata, spec.gpus_per_node, spec.gpu, spec.gpu_model, config)
 
 
-def claims_gpus(spec: JobSpec, config: KubernetesConfig) -> bool:
+def claims_gpus(spec: JobSpec, config: WorkConfig) -> bool:
     """
     Whether the attempt's pods get their GPUs by claims.
     """
     return bool(spec.gpus_per_node) and config.gpus_by == "dra"
 
 
-def claim(names: Names, cluster_id: str, volume: str, config: KubernetesConfig) -> Json:
+def claim(names: Names, cluster_id: str, volume: str, config: WorkConfig) -> Json:
     """
     The cluster's own piece of the operator's storage.
     """
@@ -178,7 +178,7 @@ def _script(spec: JobSpec) -> str:
     return spec.script if spec.launch is None else on_each_node(spec.launch)
 
 
-def _template_marks(labels: dict[str, str], spec: JobSpec, config: KubernetesConfig, kueue: Queueing | None) -> Json:
+def _template_marks(labels: dict[str, str], spec: JobSpec, config: WorkConfig, kueue: Queueing | None) -> Json:
     notes = marked_template(spec.gpus_per_node) if claims_gpus(spec, config) else {}
     marks: Json = {"labels": labels} | ({"annotations": notes} if notes else {})
     if kueue is not None and kueue.topology and config.topology_labels:
@@ -187,7 +187,7 @@ def _template_marks(labels: dict[str, str], spec: JobSpec, config: KubernetesCon
     return marks
 
 
-def _pod(spec: JobSpec, config: KubernetesConfig, kueue: Queueing | None) -> Json:
+def _pod(spec: JobSpec, config: WorkConfig, kueue: Queueing | None) -> Json:
     return {
         **fence(config, spec.cluster_id, spec.gpu_model, spec.gpus_per_node, unknown_model="job_gpu_model_unknown"),
         **marked_pod(job_name(spec.token) if claims_gpus(spec, config) else ""),
@@ -207,7 +207,7 @@ def _pod(spec: JobSpec, config: KubernetesConfig, kueue: Queueing | None) -> Jso
     }
 
 
-def _container(spec: JobSpec, config: KubernetesConfig) -> Json:
+def _container(spec: JobSpec, config: WorkConfig) -> Json:
     return {
         **confine(config, spec.gpus_per_node, spec.mig),
         "name": CONTAINER,
@@ -223,7 +223,7 @@ def _container(spec: JobSpec, config: KubernetesConfig) -> Json:
     }
 
 
-def _mount(one: Mount, config: KubernetesConfig) -> Json:
+def _mount(one: Mount, config: WorkConfig) -> Json:
     only = one.read_only or config.volumes[one.volume].read_only
     return {"name": claim_name(one.volume), "mountPath": one.path, **({"readOnly": True} if only else {})}
 

@@ -7,10 +7,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from controlplane.providers.adapters.kubernetes.devices import claimed
-from controlplane.providers.adapters.kubernetes.names import SERVICE, TURN, VERSION
-from controlplane.providers.adapters.kubernetes.pool import ended
-from controlplane.providers.adapters.kubernetes.serving import CONTAINER, LWS_INDEX
+from controlplane.providers.kube.work.devices import claimed
+from controlplane.providers.kube.work.names import SERVICE, TURN, VERSION
+from controlplane.providers.kube.work.pool import ended
+from controlplane.providers.kube.work.serving import CONTAINER, LWS_INDEX
 from controlplane.providers.services import ReplicaPhase, ReplicaView, ServiceView, Trouble
 
 Json = dict[str, Any]

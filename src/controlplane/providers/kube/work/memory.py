@@ -12,10 +12,10 @@ from collections import OrderedDict
 from collections.abc import Iterable, Sequence
 from typing import Any, Literal
 
-from controlplane.providers.adapters.kubernetes.folding import INDEX, over, phase
-from controlplane.providers.adapters.kubernetes.names import CANCELLED, TOKEN
-from controlplane.providers.adapters.kubernetes.pool import ended
 from controlplane.providers.clusters import JobPhase
+from controlplane.providers.kube.work.folding import INDEX, over, phase
+from controlplane.providers.kube.work.names import CANCELLED, TOKEN
+from controlplane.providers.kube.work.pool import ended
 
 Json = dict[str, Any]
 Kind = Literal["jobs", "pods"]

@@ -8,20 +8,20 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from controlplane.providers.adapters.kubernetes.config import KubernetesConfig
 from controlplane.providers.gpus import Slices
+from controlplane.providers.kube.work.config import WorkConfig
 
 Json = dict[str, Any]
 
 
-def resource_of(profile: str, config: KubernetesConfig) -> str:
+def resource_of(profile: str, config: WorkConfig) -> str:
     """
     The extended resource of a profile: `nvidia.com/mig-1g.10gb`. A resource has no `+` in its name, so the plugin puts a dot there.
     """
     return f"{_prefix(config)}{profile.replace('+', '.')}"
 
 
-def profiles_on(node: Json, config: KubernetesConfig) -> dict[str, int]:
+def profiles_on(node: Json, config: WorkConfig) -> dict[str, int]:
     """
     Profile to how many such slices pods can have on the node, those that it has none of left out; empty where GPUs are not counted.
     """
@@ -33,7 +33,7 @@ def profiles_on(node: Json, config: KubernetesConfig) -> dict[str, int]:
     return {_profile(name): int(amount) for name, amount in found.items() if amount.isdecimal() and int(amount)}
 
 
-def most_on_a_node(nodes: Iterable[Json], config: KubernetesConfig) -> dict[str, int]:
+def most_on_a_node(nodes: Iterable[Json], config: WorkConfig) -> dict[str, int]:
     """
     Profile to the most that one of the nodes has of it.
     """
@@ -44,7 +44,7 @@ def most_on_a_node(nodes: Iterable[Json], config: KubernetesConfig) -> dict[str,
     return dict(sorted(most.items()))
 
 
-def totals(nodes: Iterable[Json], config: KubernetesConfig) -> dict[str, int]:
+def totals(nodes: Iterable[Json], config: WorkConfig) -> dict[str, int]:
     """
     Resource to how many of it all nodes have together.
     """
@@ -56,21 +56,21 @@ def totals(nodes: Iterable[Json], config: KubernetesConfig) -> dict[str, int]:
     return sums
 
 
-def is_partitioned(node: Json, config: KubernetesConfig) -> bool:
+def is_partitioned(node: Json, config: WorkConfig) -> bool:
     """
     Whether some of the node's GPUs are slices now.
     """
     return bool(profiles_on(node, config))
 
 
-def is_slice(resource: str, config: KubernetesConfig) -> bool:
+def is_slice(resource: str, config: WorkConfig) -> bool:
     """
     Whether the resource is slices of some profile.
     """
     return resource.startswith(_prefix(config))
 
 
-def whole_gpus(node: Json, config: KubernetesConfig) -> int | None:
+def whole_gpus(node: Json, config: WorkConfig) -> int | None:
     """
     How many GPUs a partitioned node has, whole or in slices, by the label that counts them; None where it has no such label.
     """
@@ -78,14 +78,14 @@ def whole_gpus(node: Json, config: KubernetesConfig) -> int | None:
     return int(told) if told.isdecimal() else None
 
 
-def limits(wanted: Slices | None, config: KubernetesConfig) -> dict[str, str]:
+def limits(wanted: Slices | None, config: WorkConfig) -> dict[str, str]:
     """
     What a container asks for.
     """
     return {resource_of(wanted.profile, config): str(wanted.per_node)} if wanted is not None else {}
 
 
-def _prefix(config: KubernetesConfig) -> str:
+def _prefix(config: WorkConfig) -> str:
     return f"{config.gpu_resource.rpartition('/')[0]}/mig-"
 
 

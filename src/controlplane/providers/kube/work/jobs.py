@@ -8,11 +8,15 @@ from collections.abc import Callable, Iterable, Sequence
 from datetime import datetime
 from typing import Any
 
-from controlplane.providers.adapters.kubernetes import mpi
-from controlplane.providers.adapters.kubernetes.config import KubernetesConfig
-from controlplane.providers.adapters.kubernetes.folding import accounted, index, over, view
-from controlplane.providers.adapters.kubernetes.ground import Ground
-from controlplane.providers.adapters.kubernetes.manifests import (
+from controlplane.providers.clusters import JobSpec, JobView, OutputChunk
+from controlplane.providers.errors import Busy, NoCapacity, NotFound, Refused, Unsupported
+from controlplane.providers.gpus import Slices
+from controlplane.providers.kube.client import Conflict, Exists, Kube
+from controlplane.providers.kube.work import mpi
+from controlplane.providers.kube.work.config import WorkConfig
+from controlplane.providers.kube.work.folding import accounted, index, over, view
+from controlplane.providers.kube.work.ground import Ground
+from controlplane.providers.kube.work.manifests import (
     CONTAINER,
     claim,
     claim_name,
@@ -23,15 +27,11 @@ from controlplane.providers.adapters.kubernetes.manifests import (
     refuse_unsendable,
     secret,
 )
-from controlplane.providers.adapters.kubernetes.names import CANCELLED, TOKEN, Names, core, grouped, job_name
-from controlplane.providers.adapters.kubernetes.pool import ended
-from controlplane.providers.adapters.kubernetes.slicing import profiles_on
-from controlplane.providers.adapters.kubernetes.tracker import Tracker
-from controlplane.providers.adapters.kubernetes.walls import rank
-from controlplane.providers.clusters import JobSpec, JobView, OutputChunk
-from controlplane.providers.errors import Busy, NoCapacity, NotFound, Refused, Unsupported
-from controlplane.providers.gpus import Slices
-from controlplane.providers.kube.client import Conflict, Exists, Kube
+from controlplane.providers.kube.work.names import CANCELLED, TOKEN, Names, core, grouped, job_name
+from controlplane.providers.kube.work.pool import ended
+from controlplane.providers.kube.work.slicing import profiles_on
+from controlplane.providers.kube.work.tracker import Tracker
+from controlplane.providers.kube.work.walls import rank
 
 Json = dict[str, Any]
 MAX_CHANGES = 5
@@ -47,7 +47,7 @@ class Jobs:
     The SupportsJobs and SupportsOutput ports.
     """
 
-    def __init__(self, kube: Kube, names: Names, config: KubernetesConfig, ground: Ground, now: Callable[[], datetime]) -> None:
+    def __init__(self, kube: Kube, names: Names, config: WorkConfig, ground: Ground, now: Callable[[], datetime]) -> None:
         self._kube = kube
         self._names = names
         self._config = config

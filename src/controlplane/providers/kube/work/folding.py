@@ -10,12 +10,12 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
-from controlplane.providers.adapters.kubernetes.manifests import CONTAINER, DISRUPTED
-from controlplane.providers.adapters.kubernetes.mpi import place
-from controlplane.providers.adapters.kubernetes.names import CANCELLED, CLUSTER, QUEUE, TOKEN
-from controlplane.providers.adapters.kubernetes.pool import ended
 from controlplane.providers.clusters import FailureClass, JobPhase, JobView
 from controlplane.providers.kube.reading import instant
+from controlplane.providers.kube.work.manifests import CONTAINER, DISRUPTED
+from controlplane.providers.kube.work.mpi import place
+from controlplane.providers.kube.work.names import CANCELLED, CLUSTER, QUEUE, TOKEN
+from controlplane.providers.kube.work.pool import ended
 
 Json = dict[str, Any]
 INDEX = "batch.kubernetes.io/job-completion-index"

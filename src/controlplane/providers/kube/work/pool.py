@@ -12,9 +12,15 @@ from datetime import datetime
 from decimal import Decimal
 from typing import Any
 
-from controlplane.providers.adapters.kubernetes.config import KubernetesConfig
-from controlplane.providers.adapters.kubernetes.devices import Devices, fits, usable
-from controlplane.providers.adapters.kubernetes.names import (
+from controlplane.providers.clusters import Member, MemberState, MemberView
+from controlplane.providers.errors import Busy, NotFound, Refused
+from controlplane.providers.gpus import GpuKind
+from controlplane.providers.kube.changing import Edit, change
+from controlplane.providers.kube.client import FIELD_MANAGER, Conflict, Kube
+from controlplane.providers.kube.reading import instant, ready_condition
+from controlplane.providers.kube.work.config import WorkConfig
+from controlplane.providers.kube.work.devices import Devices, fits, usable
+from controlplane.providers.kube.work.names import (
     ALLOCATION,
     CLUSTER,
     DRAIN,
@@ -26,14 +32,8 @@ from controlplane.providers.adapters.kubernetes.names import (
     Names,
     node_path,
 )
-from controlplane.providers.adapters.kubernetes.quantities import amount
-from controlplane.providers.adapters.kubernetes.slicing import is_partitioned, is_slice, totals, whole_gpus
-from controlplane.providers.clusters import Member, MemberState, MemberView
-from controlplane.providers.errors import Busy, NotFound, Refused
-from controlplane.providers.gpus import GpuKind
-from controlplane.providers.kube.changing import Edit, change
-from controlplane.providers.kube.client import FIELD_MANAGER, Conflict, Kube
-from controlplane.providers.kube.reading import instant, ready_condition
+from controlplane.providers.kube.work.quantities import amount
+from controlplane.providers.kube.work.slicing import is_partitioned, is_slice, totals, whole_gpus
 
 Json = dict[str, Any]
 """How often a node is read anew when somebody else changes it at the same time."""
@@ -47,7 +47,7 @@ class Pool:
     The nodes of one Kubernetes.
     """
 
-    def __init__(self, kube: Kube, names: Names, config: KubernetesConfig) -> None:
+    def __init__(self, kube: Kube, names: Names, config: WorkConfig) -> None:
         self._kube = kube
         self._names = names
         self._config = config

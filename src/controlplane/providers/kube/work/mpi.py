@@ -10,9 +10,9 @@ from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from typing import Any
 
-from controlplane.providers.adapters.kubernetes.config import KubernetesConfig
-from controlplane.providers.adapters.kubernetes.names import PRIORITY, QUEUE, TOKEN, Names, job_name
 from controlplane.providers.clusters import JobSpec, JobView
+from controlplane.providers.kube.work.config import WorkConfig
+from controlplane.providers.kube.work.names import PRIORITY, QUEUE, TOKEN, Names, job_name
 from controlplane.providers.launching import by_mpirun
 
 Json = dict[str, Any]
@@ -45,7 +45,7 @@ def script(spec: JobSpec) -> str:
     return by_mpirun(spec.launch, nodes=spec.nodes, per_node=spec.tasks_per_node, variables=known)
 
 
-def mpijob(names: Names, spec: JobSpec, config: KubernetesConfig, pod: Json, notes: Json) -> Json:
+def mpijob(names: Names, spec: JobSpec, config: WorkConfig, pod: Json, notes: Json) -> Json:
     """
     The MPIJob: a worker on each node and a launcher beside them, all or none by Kueue, and no second try. `pod` is a Job's pod without
     what makes it a rank; `notes` are annotations for the workers' placement.
@@ -133,7 +133,7 @@ def _number(pod: Json) -> int:
     return int(told) if told.isdecimal() else 0
 
 
-def _as_user(pod: Json, config: KubernetesConfig) -> Json:
+def _as_user(pod: Json, config: WorkConfig) -> Json:
     user = {"runAsUser": config.mpi_user, "runAsGroup": config.mpi_user, "fsGroup": config.mpi_user}
     # the operator names hosts and sets the policy itself
     kept = {name: value for name, value in pod.items() if name not in {"subdomain", "restartPolicy"}}

@@ -7,10 +7,10 @@ from __future__ import annotations
 import threading
 import time
 
-from controlplane.providers.adapters.kubernetes import mpi
-from controlplane.providers.adapters.kubernetes.config import KubernetesConfig
-from controlplane.providers.adapters.kubernetes.walls import Queueing
 from controlplane.providers.kube.client import Kube
+from controlplane.providers.kube.work import mpi
+from controlplane.providers.kube.work.config import WorkConfig
+from controlplane.providers.kube.work.walls import Queueing
 
 KUEUE = "kueue.x-k8s.io"
 FACTS_KEPT_S = 60.0
@@ -22,7 +22,7 @@ class Queues:
     The Kueue of one server. Safe to share between threads.
     """
 
-    def __init__(self, kube: Kube, config: KubernetesConfig) -> None:
+    def __init__(self, kube: Kube, config: WorkConfig) -> None:
         self._kube = kube
         self._config = config
         self._lock = threading.Lock()

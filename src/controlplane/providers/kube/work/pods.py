@@ -8,13 +8,13 @@ import re
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from controlplane.providers.adapters.kubernetes.config import KubernetesConfig
-from controlplane.providers.adapters.kubernetes.devices import CLAIM
-from controlplane.providers.adapters.kubernetes.names import CLUSTER
-from controlplane.providers.adapters.kubernetes.slicing import limits
-from controlplane.providers.adapters.kubernetes.walls import toleration
 from controlplane.providers.errors import Refused
 from controlplane.providers.gpus import Slices
+from controlplane.providers.kube.work.config import WorkConfig
+from controlplane.providers.kube.work.devices import CLAIM
+from controlplane.providers.kube.work.names import CLUSTER
+from controlplane.providers.kube.work.slicing import limits
+from controlplane.providers.kube.work.walls import toleration
 
 Json = dict[str, Any]
 MAX_SECRET_BYTES = 900_000
@@ -55,12 +55,12 @@ def secret_files(secret: str, keys: Mapping[str, str]) -> Json:
     return {"secretName": secret, "defaultMode": _READ_OWN, "items": items}
 
 
-def fence(config: KubernetesConfig, cluster_id: str, gpu_model: str, gpus: int, *, unknown_model: str) -> Json:
+def fence(config: WorkConfig, cluster_id: str, gpu_model: str, gpus: int, *, unknown_model: str) -> Json:
     """
     The fields of a pod that keep it in its place; a whole Kubernetes of one tenant's has no other place. Raises Refused, with the code
     `unknown_model`, for a model that no label stands for.
     """
-    shared = config.dedicated is None
+    shared = not config.whole
     place = {CLUSTER: cluster_id} if shared else {}
     return {
         "automountServiceAccountToken": False,
@@ -78,7 +78,7 @@ def fence(config: KubernetesConfig, cluster_id: str, gpu_model: str, gpus: int, 
     }
 
 
-def confine(config: KubernetesConfig, gpus: int, slices: Slices | None = None) -> Json:
+def confine(config: WorkConfig, gpus: int, slices: Slices | None = None) -> Json:
     """
     The fields of a container that hold what it may use: so many GPUs or slices of GPUs, and no privilege.
     """
@@ -92,7 +92,7 @@ def confine(config: KubernetesConfig, gpus: int, slices: Slices | None = None) -
     }
 
 
-def _model(config: KubernetesConfig, gpu_model: str, gpus: int, unknown_model: str) -> dict[str, str]:
+def _model(config: WorkConfig, gpu_model: str, gpus: int, unknown_model: str) -> dict[str, str]:
     if not (gpu_model and gpus and config.gpu_models) or config.gpus_by == "dra":
         return {}
     if gpu_model not in config.gpu_models:

@@ -13,12 +13,12 @@ import time
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from controlplane.providers.adapters.kubernetes.config import KubernetesConfig
-from controlplane.providers.adapters.kubernetes.names import GPUS, grouped
-from controlplane.providers.adapters.kubernetes.quantities import amount
 from controlplane.providers.errors import Refused, Unsupported
 from controlplane.providers.gpus import GpuKind
 from controlplane.providers.kube.client import Kube
+from controlplane.providers.kube.work.config import WorkConfig
+from controlplane.providers.kube.work.names import GPUS, grouped
+from controlplane.providers.kube.work.quantities import amount
 
 Json = dict[str, Any]
 GROUP = "resource.k8s.io"
@@ -38,7 +38,7 @@ class Devices:
     The GPUs that a server's DRA driver publishes.
     """
 
-    def __init__(self, kube: Kube, config: KubernetesConfig) -> None:
+    def __init__(self, kube: Kube, config: WorkConfig) -> None:
         self._kube = kube
         self._config = config
         self._lock = threading.Lock()
@@ -110,7 +110,7 @@ def usable(device: Json) -> bool:
     return not any(one.get("effect") in _BARS for one in device.get("taints") or [])
 
 
-def fits(device: Json, kind: GpuKind | None, gpu_model: str, config: KubernetesConfig) -> bool:
+def fits(device: Json, kind: GpuKind | None, gpu_model: str, config: WorkConfig) -> bool:
     """
     Whether the device is what the claim asks for: as the server's scheduler will judge it.
     """
@@ -124,7 +124,7 @@ def fits(device: Json, kind: GpuKind | None, gpu_model: str, config: KubernetesC
     )
 
 
-def refuse_kind(kind: GpuKind | None, config: KubernetesConfig) -> None:
+def refuse_kind(kind: GpuKind | None, config: WorkConfig) -> None:
     """
     Such GPUs can be asked for here. Raises Unsupported.
     """
@@ -136,7 +136,7 @@ def refuse_kind(kind: GpuKind | None, config: KubernetesConfig) -> None:
         raise Unsupported("no attribute tells of NVLink here", code="job_feature_unsupported")
 
 
-def template_body(api: str, metadata: Json, gpus: int, kind: GpuKind | None, gpu_model: str, config: KubernetesConfig) -> Json:
+def template_body(api: str, metadata: Json, gpus: int, kind: GpuKind | None, gpu_model: str, config: WorkConfig) -> Json:
     """
     What each pod's claim is made from, in the version's own form. Raises Refused for a model that no name of the driver's stands for.
     """
@@ -153,7 +153,7 @@ def template_body(api: str, metadata: Json, gpus: int, kind: GpuKind | None, gpu
     }
 
 
-def selectors(kind: GpuKind | None, gpu_model: str, config: KubernetesConfig) -> list[str]:
+def selectors(kind: GpuKind | None, gpu_model: str, config: WorkConfig) -> list[str]:
     """
     The expressions that a device must fulfil. Values are the operator's and numbers, never a tenant's text.
     """
@@ -192,7 +192,7 @@ def claimed(pod: Json) -> int:
     return int(kept) if kept.isdecimal() and pod.get("spec", {}).get("resourceClaims") else 0
 
 
-def _product(kind: GpuKind | None, gpu_model: str, config: KubernetesConfig) -> str:
+def _product(kind: GpuKind | None, gpu_model: str, config: WorkConfig) -> str:
     model = (kind.model if kind is not None else "") or gpu_model
     explicit = kind is not None and bool(kind.model)
     if not model or not (config.gpu_models or explicit):
