@@ -29,10 +29,37 @@ disks() {
   done
 }
 
+swap_on() { # the swap in use that is this disk or partition
+  local area kind
+  [ -r "$1/dev" ] || return 0
+  while read -r area kind _; do
+    [ "$kind" = partition ] || continue
+    if [ "$((16#$(stat -L -c %t "$area"))):$((16#$(stat -L -c %T "$area")))" = "$(cat "$1/dev")" ]; then echo "$area"; fi
+  done </proc/swaps
+}
+
+# What is made of a disk and its partitions is taken apart, the topmost first: volumes, mappings, arrays, swap. The system that wipes may
+# have put together what a tenant left. Nothing here writes to a disk, and what is mounted stays: nothing that a tenant left mounts itself.
+take_apart() {
+  local part held
+  for part in "$SYS/$1" "$SYS/$1/$1"*; do
+    for held in "$part"/holders/*; do
+      [ -e "$held" ] || continue
+      held=${held##*/}
+      take_apart "$held"
+      case $held in
+        dm-*) dmsetup remove --noudevsync "$(cat "$SYS/$held/dm/name")" >/dev/null 2>&1 || true ;;
+        md*) echo clear >"$SYS/$held/md/array_state" 2>/dev/null || true ;;
+      esac
+    done
+    for held in $(swap_on "$part"); do swapoff "$held" 2>/dev/null || true; done
+  done
+}
+
 in_use() {
   local part
   for part in "$SYS/$1" "$SYS/$1/$1"*; do
-    if [ -n "$(ls -A "$part/holders" 2>/dev/null)" ]; then return 0; fi
+    if [ -n "$(ls -A "$part/holders" 2>/dev/null)" ] || [ -n "$(swap_on "$part")" ]; then return 0; fi
     [ -r "$part/dev" ] || continue
     if awk -v dev="$(cat "$part/dev")" '$3 == dev { found = 1 } END { exit !found }' /proc/self/mountinfo; then return 0; fi
   done
@@ -61,6 +88,11 @@ erase() { # name, device
   echo "overwritten"
 }
 
+# Whatever closes a disk that it wrote makes udev look at it, and an array found there would be put together again.
+udevadm settle --timeout=30 >/dev/null 2>&1 || true
+udevadm control --stop-exec-queue >/dev/null 2>&1 || true
+for name in $(disks); do take_apart "$name"; done
+
 wiped=0
 for name in $(disks); do
   device=$DEV/$name
@@ -79,6 +111,7 @@ for name in $(disks); do
   say "disk:$name" passed "$how; $size_kib KiB; serial ${serial:-unknown}"
   wiped=$((wiped + 1))
 done
+udevadm control --start-exec-queue >/dev/null 2>&1 || true
 if [ "$wiped" -gt 0 ]; then
   say disks_counted passed "$wiped"
 elif [ "${DISKLESS:-no}" = yes ]; then
