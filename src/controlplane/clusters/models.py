@@ -71,6 +71,8 @@ class ClusterRow(Moving, Base):
     """Whether it counts against the quota of clusters."""
     delete_accepted_at: Mapped[datetime | None]
     """When deletion was accepted."""
+    mend_tried_at: Mapped[datetime | None]
+    """When its sick nodes were last looked at to be replaced."""
 
 
 class NodeSetRow(Base):
