@@ -20,6 +20,7 @@ from controlplane.rendering.kubernetes.inplace import MARK as API_MARK
 from controlplane.rendering.kubernetes.keys import ClusterKeys, new_keys
 from controlplane.rendering.kubernetes.members import MARK
 from controlplane.rendering.kubernetes.settings import adapter_config
+from tests.contract.test_kubernetes_claims import publish
 from tests.factories.kubernetes_plans import NOW, keys, plain
 from tests.kubernetes_kit import UNTIDY, KubernetesKit, kubectl, kubernetes_kit
 from tests.tls_door import Door, tls_door
@@ -82,6 +83,16 @@ def test_nodes_are_what_the_api_says_and_what_our_program_wrote(kit: KubernetesK
         own.observe_cluster("clu_other")
     with pytest.raises(Unsupported):
         own.delete_cluster(CLUSTER)
+    own.close()
+
+
+def test_gpus_that_a_driver_publishes_count_where_no_plugin_counts(kit: KubernetesKit, door: Door) -> None:
+    """With the DRA driver no node shows `nvidia.com/gpu`: a worker has what the driver lets pods have, and without a driver none."""
+    publish(kit)
+    for name in ("gpu-00000", "gpu-00001", "gpu-00002"):
+        change(kit, name, {"status": {"allocatable": {"nvidia.com/gpu": None}}}, "/status")
+    own = adapter(door)
+    assert states(own) == {"gpu-00000": ("up", 4), "gpu-00001": ("up", 4), "gpu-00002": ("up", 0)}
     own.close()
 
 

@@ -16,7 +16,7 @@ from controlplane.clusters import service as clusters
 from controlplane.kit.errors import NotFound, OperationActive
 from controlplane.nodes import service as nodes
 from controlplane.providers.adapters.simulated.control import SimControl
-from tests.conftest import Database
+from tests.conftest import ROOT, Database
 from tests.factories.world import World, make_world
 from workers.sweeps import mend
 
@@ -29,11 +29,11 @@ def world(database: Database, tmp_path: Path) -> Iterator[World]:
     made.clock.stop()
 
 
-def running(world: World, count: int = 4) -> str:
+def running(world: World, count: int = 4, name: str = "train") -> str:
     """The id of a cluster that runs."""
     world.settle()
     sets = (clusters.SetOrder("workers", world.keys.instance_type, count),)
-    order = clusters.Order("train", "slurm", world.keys.site, sets)
+    order = clusters.Order(name, "slurm", world.keys.site, sets)
     view, _ = world.do(lambda session: clusters.order_cluster(session, world.tenant, world.keys.project_id, order))
     world.settle()
     return str(view.row.id)
@@ -235,3 +235,21 @@ def _abandon(session: Any, cluster_id: str) -> None:
     from controlplane.activity import resolving
 
     resolving.resolve(session, "cluster", cluster_id, "abandon")
+
+
+def test_a_cluster_that_cannot_be_helped_holds_up_no_other(database: Database, tmp_path: Path) -> None:
+    """Looked at one at a time: the one whose sick nodes are more than are free is passed over, and the next look is the other's."""
+    world = make_world(database, tmp_path, fleet=str(ROOT / "tests" / "schedules" / "fleet.yaml"))
+    running(world, 3)
+    running(world, 1, "infer")
+    say(world, *members(world))
+    for row in world.rows("SELECT id FROM automation_freezes WHERE lifted_at IS NULL"):
+        world.do(lambda s, one=row.id: nodes.lift_freeze(s, one, by="test"))
+    world.clock.advance(61)
+    begun = []
+    for _ in range(2):
+        begun.append(world.do(lambda s: replacing.replace_sick(s, 1)))
+        world.clock.advance(1)
+    assert begun == [0, 1]
+    assert world.rows("SELECT name, state FROM clusters WHERE state = 'updating'") == [("infer", "updating")]
+    world.clock.stop()

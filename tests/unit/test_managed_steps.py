@@ -45,7 +45,7 @@ class Peer:
         return self.view
 
 
-def step(peer: Peer, part: str, state: str = "upgrading") -> Outcome:
+def step(peer: Peer, part: str, state: str = "upgrading", for_s: float = 0.0) -> Outcome:
     """What becomes of a cluster of two workers."""
     cluster = ClusterSnapshot(
         id="clu_1",
@@ -59,6 +59,7 @@ def step(peer: Peer, part: str, state: str = "upgrading") -> Outcome:
         members=MEMBERS,
         sets=(SetSnapshot("nds_1", "workers", "hgx-h100-8", 2),),
         observe_interval_s=15.0,
+        state_for_s=for_s,
         distribution="managed",
         version=OLD,
         roll=Roll(("nds_1",), 1, 0.0, 0.0, install={"version": NEW}),
@@ -118,3 +119,14 @@ def test_an_order_in_the_making_tells_operators_what_is_missing() -> None:
     assert isinstance(outcome, Wait)
     assert outcome.detail == "metal-2: Machine Provisioning; host provisioning; topology: ReconcileFailed: no such variable"
     assert "metal" not in outcome.reason
+
+
+def test_a_provider_that_was_told_is_looked_at_and_told_again_after_a_while() -> None:
+    """Sixty looks in a minute, and it is told twice: not at each look, and not never, whoever's look was lost."""
+    peer, part = Peer(("up", OLD), ("absent", "")), ""
+    for second in range(60):
+        outcome = step(peer, part, "bootstrapping", float(second))
+        assert isinstance(outcome, Wait)
+        part = part if outcome.step is None else outcome.step
+    assert len(peer.told) == 2
+    assert isinstance(step(Peer(("up", OLD), ("joining", "")), part, "bootstrapping", 61.0), Advance)

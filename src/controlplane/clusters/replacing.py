@@ -39,9 +39,10 @@ DUE = text(
     WHERE c.state IN ('running', 'degraded')
       AND NOT EXISTS (SELECT 1 FROM operations o WHERE o.resource_id = c.id AND o.state IN ('pending', 'running', 'needs_attention'))
       AND EXISTS (SELECT 1 {SICK_ALLOCATIONS} AND a.cluster_id = c.id)
-    ORDER BY c.id LIMIT :most FOR UPDATE OF c SKIP LOCKED
+    ORDER BY c.mend_tried_at NULLS FIRST, c.id LIMIT :most FOR UPDATE OF c SKIP LOCKED
     """
 )
+TRIED = text("UPDATE clusters SET mend_tried_at = cp_clock() WHERE id = ANY(:clusters)")
 MEMBERS = text(
     f"""
     SELECT a.cluster_id, a.id, a.instance_type, a.site, w.role {SICK_ALLOCATIONS} AND a.cluster_id = ANY(:clusters)
@@ -50,15 +51,17 @@ MEMBERS = text(
 )
 
 
-def replace_sick(session: Session) -> int:
+def replace_sick(session: Session, most: int = MOST) -> int:
     """
     Clusters that hold sick nodes have begun to replace them, each in an operation of its own, where others are free; how many is returned.
-    Control planes are replaced one at a time, when no worker is, and only where the others keep the cluster.
+    Control planes are replaced one at a time, when no worker is, and only where the others keep the cluster. A few clusters are looked at a
+    time, those first that were not for the longest while: some that cannot be helped hold up nobody.
     """
     given = {"sick": sorted(SICK), "settled": nodes.SETTLED_S}
-    due = session.execute(DUE, {**given, "most": MOST}).scalars().all()
+    due = session.execute(DUE, {**given, "most": most}).scalars().all()
     if not due:
         return 0
+    session.execute(TRIED, {"clusters": list(due)})
     members = session.execute(MEMBERS, {**given, "clusters": list(due)}).all()
     free = Counter({(one.site, one.instance_type): one.free for one in nodes.availability(session, None, None)})
     chosen: dict[str, list[str]] = {}

@@ -20,6 +20,7 @@ from controlplane.providers.kube.client import Kube
 from controlplane.providers.kube.kubeconfigs import kubeconfig_text
 from controlplane.providers.kube.reading import ready_condition
 from controlplane.providers.kube.work.abilities import features
+from controlplane.providers.kube.work.devices import usable
 from controlplane.providers.kube.work.ground import OwnGround
 from controlplane.providers.kube.work.names import LEADS
 from controlplane.providers.kube.work.pool import gpus_of
@@ -130,10 +131,20 @@ class Own:
     def _member(self, node: Json) -> MemberView:
         meta = node["metadata"]
         leads = LEADS in (meta.get("labels") or {})
-        gpus = 0 if leads else gpus_of(node, self._config.gpu_resource)  # pods with GPUs never run on a control plane
+        gpus = 0 if leads else self._gpus(node)  # pods with GPUs never run on a control plane
         told = (meta.get("annotations") or {}).get(self._own.api_mark, "") if leads else ""
         kubelet = (node.get("status", {}).get("nodeInfo") or {}).get("kubeletVersion", "")
         return MemberView(meta["name"], self._state(node), gpus, version=_plain(kubelet), api_version=_plain(told))
+
+    def _gpus(self, node: Json) -> int | None:
+        """
+        What a device plugin counts, or what a DRA driver publishes: a tenant may have either, and with the driver no node shows a count.
+        """
+        counted = gpus_of(node, self._config.gpu_resource)
+        devices = self._ground.pool.devices
+        if counted != 0 or not devices.api():
+            return counted
+        return sum(1 for one in devices.on(node["metadata"]["name"]) if usable(one))
 
     def _state(self, node: Json) -> MemberState:
         ready = ready_condition(node)
