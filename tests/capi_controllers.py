@@ -52,6 +52,14 @@ class Controllers:
         """Hosts whose Nodes cannot be drained for now."""
         self.deaf: set[str] = set()
         """Hosts whose machine never comes up."""
+        self.still: set[str] = set()
+        """Names of Clusters that nobody tends: nothing of them comes any further."""
+        self.held: set[str] = set()
+        """Names of Clusters that have a finalizer which nobody takes away."""
+        self.stuck: set[str] = set()
+        """Hosts that Metal3 does not tend."""
+        self.clock: Callable[[], float] = time.time
+        """What time it is, in seconds since 1970."""
         self.story: list[str] = []
         """What happened to Machines, in order."""
 
@@ -66,14 +74,16 @@ class Controllers:
     # --- Metal3's own operator ---------------------------------------------------------------------------------------------------
 
     def _hosts(self) -> None:
+        stamp = datetime.fromtimestamp(int(self.clock()), UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
         for host in self._all("baremetalhosts", HOSTS):
-            self._change("baremetalhosts", HOSTS, host, _reconcile_host)
+            if host["metadata"]["name"] not in self.stuck:
+                self._change("baremetalhosts", HOSTS, host, lambda new: _reconcile_host(new, stamp))
 
     # --- Cluster API and its Metal3 provider -------------------------------------------------------------------------------------
 
     def _machines(self) -> None:
         for machine in self._all("machines", CAPI):
-            if LEADS in machine["metadata"]["labels"]:
+            if LEADS in machine["metadata"]["labels"] or machine["spec"]["clusterName"] in self.still:
                 continue
             infra = self._find("metal3machines", INFRA, machine["spec"]["infrastructureRef"]["name"])
             host = self._host_of(infra)
@@ -151,6 +161,8 @@ class Controllers:
 
     def _deployments(self) -> None:
         for one in self._all("machinedeployments", CAPI):
+            if one["spec"]["clusterName"] in self.still:
+                continue
             mine = [
                 each
                 for each in self._all("machines", CAPI)
@@ -198,7 +210,7 @@ class Controllers:
         for cluster in self._all("clusters", CAPI):
             name = cluster["metadata"]["name"]
             topology = cluster["spec"].get("topology")
-            if topology is None:
+            if topology is None or name in self.still:
                 continue
             if cluster["metadata"].get("deletionTimestamp"):
                 self._take_down(cluster)
@@ -286,7 +298,7 @@ class Controllers:
         deployments = [one for one in self._all("machinedeployments", CAPI) if one["spec"]["clusterName"] == name]
         for one in deployments:
             self._delete("machinedeployments", CAPI, one)
-        if any(LEADS not in one["metadata"]["labels"] for one in machines) or deployments:
+        if any(LEADS not in one["metadata"]["labels"] for one in machines) or deployments or name in self.held:
             return
         for one in machines:
             self._nodes.drop(one["metadata"]["name"])
@@ -329,7 +341,7 @@ class Controllers:
         self._emulator.commit("DELETED", self._emulator.find(plural, group), copy.deepcopy(thing), thing)
 
 
-def _reconcile_host(host: Json) -> None:
+def _reconcile_host(host: Json, stamp: str) -> None:
     """
     Metal3: power follows `online`; an image goes on and comes off, with a history of both.
     """
@@ -338,17 +350,17 @@ def _reconcile_host(host: Json) -> None:
     state = where["state"]
     if state in FREE and spec.get("image"):
         where["state"] = "provisioning"
-        history["provision"] = {"start": _now(), "end": None}
+        history["provision"] = {"start": stamp, "end": None}
     elif state == "provisioning":
         where |= {"state": "provisioned", "image": spec.get("image") or {}}
-        history["provision"]["end"] = _now()
+        history["provision"]["end"] = stamp
         status["poweredOn"] = True
     elif state == "provisioned" and not spec.get("image"):
         where["state"] = "deprovisioning"
-        history["deprovision"] = {"start": _now(), "end": None}
+        history["deprovision"] = {"start": stamp, "end": None}
     elif state == "deprovisioning":
         where |= {"state": "available", "image": {}}
-        history["deprovision"]["end"] = _now()
+        history["deprovision"]["end"] = stamp
     elif state in {*FREE, "provisioned"}:
         status["poweredOn"] = spec["online"]
 
@@ -359,7 +371,3 @@ def _deleting(message: str) -> Json:
 
 def _number(machine: Json) -> int:
     return int(machine["metadata"]["name"].rsplit("-", 1)[1])
-
-
-def _now() -> str:
-    return datetime.fromtimestamp(int(time.time()), UTC).strftime("%Y-%m-%dT%H:%M:%SZ")

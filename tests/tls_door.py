@@ -121,6 +121,8 @@ def _serve(plain: socket.socket, context: ssl.SSLContext, port: int) -> None:
     with suppress(OSError), plain:
         caller = context.wrap_socket(plain, server_side=True)
         with caller, socket.create_connection(("127.0.0.1", port), timeout=30) as server:
+            for one in (caller, server):
+                one.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)  # else a small piece waits for an answer to the last
             back = threading.Thread(target=_carry, args=(server, caller), daemon=True)
             back.start()
             _carry(caller, server)

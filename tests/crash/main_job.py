@@ -58,6 +58,28 @@ class Doom:
             raise Death(point)
 
 
+class Dooms(Doom):
+    """
+    Death at several passes of several points.
+    """
+
+    def __init__(self, passes: Mapping[str, frozenset[int]]) -> None:
+        super().__init__()
+        self._passes = passes
+        self.died: Counter[str] = Counter()
+        """How often at which point."""
+
+    def __call__(self, point: str) -> None:
+        """
+        The pass is counted; it may be somebody's last.
+        """
+        self.seen[point] += 1
+        if self.seen[point] in self._passes.get(point, ()):
+            self.deaths += 1
+            self.died[point] += 1
+            raise Death(point)
+
+
 @dataclass
 class Hand:
     """

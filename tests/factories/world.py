@@ -210,13 +210,13 @@ def make_world(database: Database, folder: Path, *, fleet: str = "demo", profile
             deployment="cp", now=clock, open_secrets=lambda provider_id, sealed: bootstrap.open_secrets(sealer, provider_id, sealed)
         )
     )
-    owner = _owner(database, keys)
+    owner = owner_of(database, keys)
     return World(
         database=database,
         settings=settings,
         keys=keys,
         tenant=owner,
-        people=((owner, keys.project_id), _second_tenant(database, keys)),
+        people=((owner, keys.project_id), second_tenant(database, keys)),
         drivers=dict(bootstrap.drivers(database.engine, settings)),
         tools=tools,
         region=region,
@@ -224,7 +224,10 @@ def make_world(database: Database, folder: Path, *, fleet: str = "demo", profile
     )
 
 
-def _second_tenant(database: Database, keys: seeding.DemoKeys) -> tuple[Principal, str]:
+def second_tenant(database: Database, keys: seeding.DemoKeys) -> tuple[Principal, str]:
+    """
+    The owner of another tenant that was just made, and its project.
+    """
     operator = identity.KeyAuthenticator(database.engine).authenticate(f"Bearer {keys.operator_key}", None)
 
     def make(session: Session) -> tuple[Principal, str]:
@@ -238,7 +241,11 @@ def _second_tenant(database: Database, keys: seeding.DemoKeys) -> tuple[Principa
     return made
 
 
-def _owner(database: Database, keys: seeding.DemoKeys) -> Principal:
+def owner_of(database: Database, keys: seeding.DemoKeys) -> Principal:
+    """
+    The owner of the tenant that was seeded.
+    """
+
     def find(session: Session) -> Principal:
         row = session.execute(
             text(

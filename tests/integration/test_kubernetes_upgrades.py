@@ -55,7 +55,10 @@ class Cluster(Api):
 
     def follow(self, name: str, role: str, listed: str) -> None:
         """The host's program has run with the list."""
-        self.kubelets.setdefault(name, listed.splitlines()[-1].split()[1])
+        joins_with = listed.splitlines()[-1].split()[1]
+        if name not in self.kubelets and role == "control_plane" and joins_with != self.first:
+            self.apis[name] = joins_with
+        self.kubelets.setdefault(name, joins_with)
         told = next((line.split()[1:] for line in listed.splitlines() if line.split()[0] == name), None)
         if told is None or name in self.stuck:
             return

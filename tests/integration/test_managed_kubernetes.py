@@ -6,6 +6,7 @@ are stepped by hand, and a clock that goes on only where everybody waits.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -116,15 +117,15 @@ class Scene(Story):
         }
 
 
-@pytest.fixture
-def scene(database: Database, tmp_path: Path) -> Iterator[Scene]:
+@contextmanager
+def open_scene(database: Database, folder: Path, made_as: type[Scene] = Scene) -> Iterator[Scene]:
     """Three hosts are in the fleet and free; the fourth is nobody's."""
     keys = seeding.sow_people(database.engine, "USD", site=SITE)
     clock = SharedClock(database)
     settings = Settings(
         database_url=database.app_url,  # type: ignore[arg-type]
         owner_database_url=database.owner_url,  # type: ignore[arg-type]
-        data_dir=tmp_path,
+        data_dir=folder,
         master_key=MASTER_KEY,  # type: ignore[arg-type]
     )
     sealer = Sealer.from_base64(MASTER_KEY)
@@ -135,14 +136,21 @@ def scene(database: Database, tmp_path: Path) -> Iterator[Scene]:
     tools = Toolbox(deployment="cp", now=clock, open_secrets=opened)
     drivers = dict(bootstrap.drivers(database.engine, settings))
     nobody = Principal("prn_none", "key_none", "tenant", keys.tenant_id, frozenset())
-    region = seeding.Region(tmp_path / "none.sqlite")
+    region = seeding.Region(folder / "none.sqlite")
     world = World(database, settings, keys, nobody, drivers, tools, region, clock)
     with capi_kit(hosts=4) as kit:
-        made = Scene(world, kit)
+        made = made_as(world, kit)
         yield made
         made.close()
         world.tools.close()
     clock.stop()
+
+
+@pytest.fixture
+def scene(database: Database, tmp_path: Path) -> Iterator[Scene]:
+    """A management cluster, and a fleet of its hosts."""
+    with open_scene(database, tmp_path) as made:
+        yield made
 
 
 def test_the_whole_life(scene: Scene) -> None:

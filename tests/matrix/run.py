@@ -22,12 +22,14 @@ from typing import Any
 
 from controlplane.local.postgres import throwaway_postgres
 from tests.conftest import Database
-from tests.matrix import controllers, ironics, owned, switches
+from tests.matrix import controllers, ironics, managed_cases, owned, switches
 from tests.matrix.cases import APART, OPERATIONS, Case, faults_of
 from tests.matrix.controllers import RedfishRack
 from tests.matrix.driven import Rack
 from tests.matrix.ironics import IronicRack
 from tests.matrix.life import Life, Verdict
+from tests.matrix.managed_ground import ManagedGround
+from tests.matrix.managed_life import ManagedLife
 from tests.matrix.owned import SimulatedRegion
 from tests.matrix.switches import FrrRack
 
@@ -47,6 +49,14 @@ class Ground:
     """What can go wrong in an operation."""
     batch: int = BATCH
     """Cases side by side, at most."""
+    operations: tuple[str, ...] = OPERATIONS
+    """What happens there."""
+    life: Callable[[Any, Sequence[Case]], Any] = Life
+    """How it goes."""
+    machines: Callable[[Sequence[Case]], int] = lambda cases: len(cases) * (2 if cases[0].operation == "replace" else 1)
+    """How many cases side by side need."""
+    apart: frozenset[str] = APART
+    """Operations that are played by themselves."""
 
 
 GROUNDS: Mapping[str, Ground] = {
@@ -55,6 +65,9 @@ GROUNDS: Mapping[str, Ground] = {
     "frr_evpn": Ground(FrrRack, switches.faults_here, 120),
     "ironic": Ground(IronicRack, ironics.faults_here, 120),
     "redfish": Ground(RedfishRack, controllers.faults_here, 30),
+    "clusterapi": Ground(
+        ManagedGround, managed_cases.faults_here, 24, managed_cases.OPERATIONS, ManagedLife, managed_cases.machines, frozenset()
+    ),
 }
 
 
@@ -65,7 +78,7 @@ def all_cases(seeds: int, first: int = 1) -> list[Case]:
     return [
         Case(adapter, operation, fault, seed)
         for adapter in GROUNDS
-        for operation in OPERATIONS
+        for operation in GROUNDS[adapter].operations
         for fault in GROUNDS[adapter].faults(operation)
         for seed in range(first, first + seeds)
     ]
@@ -77,7 +90,8 @@ def batches(cases: Sequence[Case], size: int = BATCH) -> Iterator[list[Case]]:
     """
     groups: dict[tuple[str, str], list[Case]] = {}
     for case in cases:
-        groups.setdefault((case.adapter, case.operation if case.operation in APART else ""), []).append(case)
+        apart = case.operation if case.operation in GROUNDS[case.adapter].apart else ""
+        groups.setdefault((case.adapter, apart), []).append(case)
     for (adapter, apart), some in groups.items():
         most = min(size, GROUNDS[adapter].batch)
         step = max(1, most // 2) if apart == "replace" else most
@@ -90,11 +104,12 @@ def play(database: Database, cases: Sequence[Case]) -> Verdict:
     What became of the cases, which have one adapter and can be played side by side.
     """
     database.reset()
-    count = len(cases) * 2 if cases[0].operation == "replace" else len(cases)
+    kind = GROUNDS[cases[0].adapter]
     with tempfile.TemporaryDirectory(prefix="matrix") as folder:
-        ground = GROUNDS[cases[0].adapter].build(database, Path(folder), count)
+        ground = kind.build(database, Path(folder), kind.machines(cases))
         try:
-            return Life(ground, cases).run()
+            verdict: Verdict = kind.life(ground, cases).run()
+            return verdict
         finally:
             ground.close()
 

@@ -9,11 +9,14 @@ import random
 import pytest
 
 from tests.conftest import Database
-from tests.matrix.cases import APART, OPERATIONS, Case
+from tests.kubernetes_kit import UNTIDY
+from tests.matrix import managed_cases
+from tests.matrix.cases import OPERATIONS, Case
 from tests.matrix.flashing import ENDS
 from tests.matrix.run import GROUNDS, all_cases, play
 
-SIZES = {"bare": 14, "simulated": 8, "redfish": 4, "frr_evpn": 4, "ironic": 6}
+pytestmark = UNTIDY
+SIZES = {"bare": 14, "simulated": 8, "redfish": 4, "frr_evpn": 4, "ironic": 6, "clusterapi": 4}
 DRAWN_BY = 7
 
 
@@ -21,7 +24,7 @@ def _slice(adapter: str) -> list[Case]:
     """
     Some of the adapter's cases, drawn by a seed, all of which can be played side by side.
     """
-    known = [one for one in all_cases(1) if one.adapter == adapter and one.operation not in APART]
+    known = [one for one in all_cases(1) if one.adapter == adapter and one.operation not in GROUNDS[adapter].apart]
     return random.Random(DRAWN_BY).sample(known, SIZES[adapter])
 
 
@@ -51,3 +54,4 @@ def test_the_matrix_has_no_hole() -> None:
     assert {one.operation for one in cases if one.adapter == "bare"} == set(OPERATIONS)
     for adapter in GROUNDS:
         assert any(one.adapter == adapter for one in cases)
+    assert {one.operation for one in cases if one.adapter == "clusterapi"} == set(managed_cases.OPERATIONS)

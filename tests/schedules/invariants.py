@@ -53,11 +53,17 @@ def broken_promises(world: World) -> list[str]:
     found += _ownership(world, ledger)
     metered = {row.allocation_id: (row.since, row.until) for row in world.rows(METERED)}
     found += [f"{one.promise} {one.subject}: {one.words}" for one in judge.meter_differences(ledger, metered)]
-    found += _quota_drift(world)
-    found += [f"I6 {row.kind} {row.id}: {row.state} past its deadline unseen" for row in world.rows(STUCK)]
-    found += _audit(world)
     control.close()
-    return found
+    return found + promises_of_rows(world)
+
+
+def promises_of_rows(world: World) -> list[str]:
+    """
+    Those that rows alone can break, whoever the peer is: quotas, deadlines, the audit.
+    """
+    found = _quota_drift(world)
+    found += [f"I6 {row.kind} {row.id}: {row.state} past its deadline unseen" for row in world.rows(STUCK)]
+    return found + _audit(world)
 
 
 def _ownership(world: World, ledger: Any) -> list[str]:

@@ -1,0 +1,136 @@
+"""
+Every named crash point in the life of a Kubernetes that its provider makes: ordered, grown, shrunk, a node replaced, upgraded, deleted. By
+default one life in which somebody dies at every point, several times; with CRASH_PASSES=all each pass of each point by itself, once, twice
+in a row, and frozen there and taken over.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import random
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import pytest
+
+from controlplane.kit.crashpoints import POINTS
+from tests.conftest import Database
+from tests.crash.main_job import Doom, Dooms
+from tests.crash.test_crash_points import ALL, HELD, LONG_S, MANNERS, MODEST_S
+from tests.integration.test_managed_kubernetes import ORDER, Scene, open_scene
+from tests.kubernetes_kit import UNTIDY
+from tests.schedules.invariants import promises_of_rows
+
+pytestmark = UNTIDY
+SEED = int(os.environ.get("CRASH_SEED", "1"))
+DEATHS = 3
+"""At each point, in one life."""
+PASSES = {"request": 7, "decide": 12}
+MANY = 60
+"""Passes of which the deaths are drawn: a life has six requests, a dozen decisions, and much of everything else."""
+METERS = """
+    SELECT a.id, count(m.*) AS n, bool_or(upper(m.during) IS DISTINCT FROM a.release_accepted_at) AS wrong FROM allocations a
+    LEFT JOIN meter_intervals m ON m.allocation_id = a.id AND NOT isempty(m.during) GROUP BY a.id
+    HAVING count(m.*) <> 1 OR bool_or(upper(m.during) IS DISTINCT FROM a.release_accepted_at)
+"""
+
+
+class Lives(Scene):
+    """
+    Lives of clusters, one after the other, on one management cluster.
+    """
+
+    def _wait(self) -> None:
+        self.kit.settle()
+        super()._wait()
+
+    def run(self, doom: Doom, *, takeover: bool = False) -> None:
+        """
+        A whole life, by other processes where the first ones died.
+        """
+        with self.watched(doom):
+            made = self.ask("POST", "/clusters", {**ORDER, "name": f"life{self._number}"})
+            path = f"/clusters/{made['id']}"
+            changes: list[tuple[str, str, Any]] = [
+                ("PATCH", "", {"node_sets": [{"name": "workers", "count": 3}]}),
+                ("PATCH", "", {"node_sets": [{"name": "workers", "count": 2}]}),
+                ("POST", "/instances/{}/actions/replace", None),
+                ("POST", "/actions/upgrade", {"version": "1.35.1"}),
+            ]
+            self.drive(path[1:], "running", takeover=takeover)
+            for method, more, body in changes:
+                self._alter(path, method, more, body)
+                self.drive(path[1:], "running", takeover=takeover)
+            assert len(self.members()) == 2
+            shown = self._persist("GET", path)[0].json()["spec"]["kubernetes"]
+            assert shown == {"distribution": "managed", "version": "1.35.1", "upgrading_to": None}
+            self._alter(path, "DELETE", "", None)
+            self.drive(path[1:], "deleted", takeover=takeover)
+            self.work(lambda: not self.world.rows("SELECT 1 FROM nodes WHERE state <> 'available' LIMIT 1"), takeover=takeover)
+
+    def _alter(self, path: str, method: str, more: str, body: Mapping[str, Any] | None) -> None:
+        self.world.clock.advance(60)
+        self._number += 1
+        one = self._persist("GET", f"{path}/instances")[0].json()["items"][0]["id"] if "{}" in more else ""
+        answer, _ = self._persist("GET", path)
+        self.ask(method, path + more.format(one), body, **{"If-Match": answer.headers["ETag"]})
+
+
+@pytest.fixture(scope="module")
+def lives(migrated: Database, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Lives]:
+    """
+    A management cluster for all lives.
+    """
+    migrated.reset()
+    root = logging.getLogger()
+    handlers, level = root.handlers[:], root.level
+    with open_scene(migrated, tmp_path_factory.mktemp("managed"), Lives) as made:
+        assert isinstance(made, Lives)
+        root.handlers[:] = handlers
+        root.setLevel(level)
+        yield made
+    migrated.reset()
+
+
+def assert_clean(made: Lives, words: str) -> None:
+    """
+    Every promise holds, each change was one operation, and nothing is left here or at the peer.
+    """
+    world = made.world
+    broken = promises_of_rows(world)
+    assert not broken, f"{words}: {broken}"
+    assert made.kit.remains() == [], words
+    assert world.rows("SELECT state, count(*) AS n FROM nodes GROUP BY 1") == [("available", 3)], words
+    assert world.rows(HELD) == [], words
+    assert world.rows(METERS) == [], words
+    (count,) = world.rows("SELECT count(*) AS n, count(DISTINCT name) AS names FROM clusters")
+    assert count.n == count.names, words
+    done = world.rows("SELECT state, count(*) AS n FROM operations WHERE resource_kind = 'cluster' GROUP BY 1")
+    assert [(row.state, row.n) for row in done] == [("succeeded", 6 * count.n)], words
+
+
+def test_one_life_with_deaths_at_every_point(lives: Lives) -> None:
+    """Whoever dies, and wherever, each change is made once: a Machine for each host, a meter for each node, and nothing stays."""
+    dice = random.Random(SEED)
+    many = {one: PASSES.get(one.partition(".")[0], MANY) for one in POINTS}
+    doom = Dooms({one: frozenset(dice.sample(range(1, many[one]), DEATHS)) for one in POINTS})
+    lives.run(doom)
+    assert set(doom.seen) == set(POINTS)
+    assert not [one for one in POINTS if not doom.died[one]], doom.seen
+    assert_clean(lives, f"seed {SEED}, {sum(doom.died.values())} deaths")
+
+
+@pytest.mark.skipif(not ALL, reason="hours: CRASH_PASSES=all plays it")
+@pytest.mark.timeout(LONG_S if ALL else MODEST_S)
+@pytest.mark.parametrize("manner", MANNERS)
+@pytest.mark.parametrize("point", POINTS)
+def test_death_at_a_point_breaks_no_promise(lives: Lives, point: str, manner: str) -> None:
+    """Each pass by itself."""
+    count = Doom()
+    lives.run(count)
+    for number in range(1, count.seen[point] + 1):
+        passes = frozenset({number, number + 1} if manner == "retry" else {number})
+        doom = Doom(point, passes)
+        lives.run(doom, takeover=manner == "takeover")
+        assert_clean(lives, f"{point} pass {number} of {count.seen[point]}, {manner}")
