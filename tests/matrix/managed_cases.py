@@ -50,6 +50,8 @@ LINE = (*STATUS, *BODIES, *LOST, "reset", "silence", "away")
 """What can befall every request."""
 CHANGES = ("twice", "late")
 """What can befall requests that change something."""
+FINAL = frozenset({"says_403", "says_404", "says_422", "webhook_denies"})
+"""What the server means: people may be asked."""
 WORLD: Mapping[str, tuple[str, ...]] = {
     "host_in_trouble": ("enrol", "deploy", "order", "grow", "replace", "release", "wipe"),
     "metal3_stands_still": ("deploy", "order", "grow", "replace", "shrink", "delete", "release", "wipe"),
@@ -97,15 +99,23 @@ def plan(case: Case) -> Plan:
     if case.fault == "away":
         call, count = "", None if count is None else count + 6
     workers = 2 if case.operation == "shrink" else dice.choice((1, 1, 2))
-    skip = dice.choice((0, 0, 0, 1, 2)) if call and case.operation != "kubeconfig" else 0
+    skip = dice.choice((0, 0, 0, 1)) if call and case.operation != "kubeconfig" else 0
     return Plan(states, call, skip, count, workers)
+
+
+def goes_by(case: Case) -> bool:
+    """
+    Whether the fault ends by itself, and what was hindered can be done again: nobody may be asked for that.
+    """
+    return case.fault in {*LINE, *CHANGES} - FINAL and plan(case).count is not None
 
 
 def machines(cases: Sequence[Case]) -> int:
     """
     How many hosts these cases need side by side.
     """
-    return sum(plan(one).workers + (one.operation in {"grow", "replace"}) for one in cases) + 1
+    more = {"grow": 1, "replace": 2}
+    return sum(plan(one).workers + more.get(one.operation, 0) for one in cases) + 2
 
 
 def faults_here(operation: str) -> Sequence[str]:

@@ -80,8 +80,8 @@ class Part:
     """Its numbers."""
     cluster: str = ""
     """The Cluster that it befalls, by name."""
-    host: str = ""
-    """Where it befalls no Cluster: the host."""
+    hosts: list[str] = field(default_factory=list)
+    """The hosts that something is wrong with."""
     over: bool = False
     """Whether it is healed."""
     met: int = 0
@@ -108,12 +108,14 @@ class Director:
     """Whose step runs."""
     state: str = ""
     """The state of what the step is about."""
+    ref: str = ""
+    """The host that it is about; empty for a cluster."""
     late: list[tuple[datetime, Callable[[], Awaitable[Any]]]] = field(default_factory=list)
     """Requests that are carried out later."""
 
     def enter(self, snapshot: Any) -> None:
         """A step of it is about to run."""
-        self.state, cluster_id = snapshot.state, ""
+        self.state, self.ref, cluster_id = snapshot.state, getattr(snapshot, "ref", ""), ""
         if isinstance(snapshot, NodeSnapshot):
             if snapshot.tenancy is not None:
                 self.last_of[snapshot.id] = snapshot.tenancy.cluster_id
@@ -125,7 +127,7 @@ class Director:
 
     def leave(self) -> None:
         """No step runs."""
-        self.now, self.state = None, ""
+        self.now, self.state, self.ref = None, "", ""
 
     def draw(self, call: str) -> str:
         """The fault to be played on this request; empty for none."""
@@ -231,9 +233,10 @@ class ManagedGround:
         part = self.director.now
         if part is None or part.case.fault not in WORLD or part.begun:
             return
-        hosts = self.ledger.hosts_of(part.cluster) if part.cluster else [part.host]
+        hosts = [self.director.ref] if self.director.ref else self.ledger.hosts_of(part.cluster)
         if not hosts:
             return
+        part.hosts = hosts
         part.begun = self.at_the_peer(lambda: self._begin(part, hosts))
         part.played += part.begun
 
@@ -292,7 +295,7 @@ class ManagedGround:
 
     def _mend(self, part: Part) -> None:
         controllers, name = self.kit.controllers, part.cluster
-        hosts = self.ledger.hosts_of(name) if name else [part.host]
+        hosts = part.hosts
         if part.case.fault not in WORLD or not part.begun:
             return
         for some in (controllers.still, controllers.held):
@@ -408,8 +411,7 @@ class ManagedGround:
         The case is played on the node, or cluster, of this id.
         """
         cluster = f"cp-{one}".replace("_", "-") if one not in self.ids else ""
-        host = f"metal-{self.ids.index(one):02d}" if one in self.ids else ""
-        self.director.parts[one] = Part(case, plan(case), cluster, host)
+        self.director.parts[one] = Part(case, plan(case), cluster)
 
     def live(self) -> int:
         """

@@ -19,9 +19,10 @@ from controlplane.kit.orphans import GAP_S, OLD_ENOUGH_S
 from controlplane.nodes import service as nodes
 from tests.matrix.cases import Case
 from tests.matrix.life import AT_REST, Ended, Verdict
+from tests.matrix.managed_cases import goes_by
 from tests.matrix.managed_ground import ADMIN, SITE, TYPE, ManagedGround
 from tests.schedules.invariants import promises_of_rows
-from workers.sweeps import Suspects, reap
+from workers.sweeps import Suspects, mend, reap
 
 OLD, NEW = "1.34.2", "1.35.1"
 LONGEST_S = 6 * 3600.0
@@ -153,12 +154,17 @@ class ManagedLife:
         mine = [one for one in self.cases if one.operation in {"watch", "grow", "shrink", "replace", "upgrade"}]
         for cluster_id, case in self._clusters_of(mine):
             self._begin(cluster_id, case)
-        passed = 0.0
-        while any(one.operation == "watch" for one in mine) and passed < WATCHED_S:
+        if any(one.operation == "watch" for one in mine):
+            self._watch()
+        self._under_faults("changed", mine)
+
+    def _watch(self) -> None:
+        """
+        Clusters have been looked at for a while.
+        """
+        for _ in range(int(WATCHED_S / LOOKED_AT_S)):
             self._tick()
             self.world.clock.advance(LOOKED_AT_S)
-            passed += LOOKED_AT_S
-        self._under_faults("changed", mine)
 
     def _begin(self, cluster_id: str, case: Case) -> None:
         tenant, project = self.world.people[0]
@@ -217,8 +223,18 @@ class ManagedLife:
         self.ground.heal(*cases)
         for _ in range(6):
             self._rest(f"{until}, healed", strict=True)
-            if not self._see_to_all():
+            if not self._see_to_all() + self._mend():
                 break
+
+    def _mend(self) -> int:
+        """
+        Clusters that have been degraded for a while replace what is sick, as sweeps have them do; how many that are, or were, is returned.
+        """
+        degraded = len(self.world.rows("SELECT id FROM clusters WHERE state = 'degraded'"))
+        if degraded:
+            self._watch()
+            mend(self.world.engine)
+        return degraded
 
     def _see_to_all(self) -> int:
         waiting = self.world.rows(
@@ -229,10 +245,14 @@ class ManagedLife:
                 self.world.do(lambda s, one=row.id: resolving.resolve_resource(s, one, "resume"))
             except DomainError as error:
                 self.verdict.broken.append(f"I6 {self._name(row.id)}: cannot be resumed: {error}")
+        sick = self.world.rows("SELECT node_id, source, check_name FROM health_reports WHERE class <> 'ok'")
+        well = [nodes.Report(row.node_id, row.source, row.check_name, "ok") for row in sick]
+        aside = self.world.rows("SELECT id FROM nodes WHERE state = 'quarantined'")
+        if aside:
+            self.world.do(lambda s: nodes.report(s, well))
         holds = self.world.do(lambda s: [(one.node_id, one.id) for one in nodes.open_holds(s, self.ground.ids)])
         for node_id, hold_id in holds:
             self.world.do(lambda s, one=node_id, two=hold_id: nodes.lift_hold(s, one, two))
-        aside = self.world.rows("SELECT id FROM nodes WHERE state = 'quarantined'")
         for row in aside:
             self.world.do(lambda s, one=row.id: nodes.act(s, one, "requalify", reason="looked at", by="test", check=lambda _: None))
         return len(waiting) + len(holds) + len(aside)
@@ -286,6 +306,8 @@ class ManagedLife:
                 self.verdict.broken.append(f"I6 {row.id}: asks for a person without a fault: {tuple(row)}")
                 continue
             self._asked[case] += 1
+            if goes_by(case):
+                self.verdict.broken.append(f"I6 {case.name}: a person was asked for what went by: {tuple(row)}")
             self._words[case] = f"{row.state} {row.attention}: {row.reason}"
             if not row.reason:
                 self.verdict.broken.append(f"I6 {case.name}: {row.state} without a reason")
