@@ -52,6 +52,8 @@ CHANGES = ("twice", "late")
 """What can befall requests that change something."""
 FINAL = frozenset({"says_403", "says_404", "says_422", "webhook_denies"})
 """What the server means: people may be asked."""
+RISES = frozenset({"says_404", *CHANGES})
+"""After these a Cluster may be there that was seen to be gone, until it is reaped."""
 WORLD: Mapping[str, tuple[str, ...]] = {
     "host_in_trouble": ("enrol", "deploy", "order", "grow", "replace", "release", "wipe"),
     "metal3_stands_still": ("deploy", "order", "grow", "replace", "shrink", "delete", "release", "wipe"),
@@ -97,7 +99,7 @@ def plan(case: Case) -> Plan:
     call = dice.choice(fitting)
     count = dice.choice(COUNTS)
     if case.fault == "away":
-        call, count = "", None if count is None else count + 6
+        call, count = "", None if count is None else count + 3
     workers = 2 if case.operation == "shrink" else dice.choice((1, 1, 2))
     skip = dice.choice((0, 0, 0, 1)) if call and case.operation != "kubeconfig" else 0
     return Plan(states, call, skip, count, workers)

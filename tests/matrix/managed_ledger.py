@@ -85,10 +85,15 @@ class Ledger:
             if one["spec"].get("consumerRef")
         }
 
-    def tell(self) -> tuple[dict[str, str], dict[str, str], list[str]]:
-        """Host to Cluster that has it, host to Cluster whose data is on it, and what must not be, since this was asked last."""
+    def tell(self) -> tuple[dict[str, str], dict[str, str], list[str], list[str]]:
+        """Host to Cluster that has it, host to Cluster whose data is on it, all Clusters; and what must not be, since it was asked."""
         findings, self.findings = self.findings, []
-        return self.consumers(), dict(self.residue), findings
+        return self.consumers(), dict(self.residue), self.clusters(), findings
+
+    def versions(self, cluster: str) -> set[str]:
+        """What its Machines have."""
+        machines = self._emulator.items("machines", CAPI, NAMESPACE)
+        return {one["spec"]["version"] for one in machines if one["spec"]["clusterName"] == cluster}
 
     # What goes wrong
 

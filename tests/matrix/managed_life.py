@@ -19,7 +19,7 @@ from controlplane.kit.orphans import GAP_S, OLD_ENOUGH_S
 from controlplane.nodes import service as nodes
 from tests.matrix.cases import Case
 from tests.matrix.life import AT_REST, Ended, Verdict
-from tests.matrix.managed_cases import goes_by
+from tests.matrix.managed_cases import RISES, goes_by
 from tests.matrix.managed_ground import ADMIN, SITE, TYPE, ManagedGround
 from tests.schedules.invariants import promises_of_rows
 from workers.sweeps import Suspects, mend, reap
@@ -63,6 +63,7 @@ LEAKED = """
     UNION ALL SELECT 'cluster', id FROM clusters WHERE position(:secret in concat(reason, detail, issues, checks)) > 0
     UNION ALL SELECT 'event', id::text FROM events WHERE position(:secret in data::text) > 0
 """
+DELETED = "SELECT id FROM clusters WHERE state = 'deleted'"
 UNENDED = "SELECT id, type, state FROM operations WHERE state IN ('pending', 'running') AND resource_kind = 'cluster'"
 
 
@@ -269,13 +270,20 @@ class ManagedLife:
         I1 and I7, at every moment: who has a host at the peer has it in our rows, and what is free is nobody's and clean.
         """
         ledger = self.ground.ledger
-        consumers, residue, findings = self.ground.at_the_peer(ledger.tell)
+        consumers, residue, there, findings = self.ground.at_the_peer(ledger.tell)
         held = {row.ref: row.cluster for row in self.world.rows(HELD)}
         found = [
             f"I1 {ref}: {one} has it, and by our rows {held.get(ref)}" for ref, one in consumers.items() if held.get(ref) != one
         ]
         free = {row.ref for row in self.world.rows("SELECT ref FROM nodes WHERE state IN ('available', 'reserved')")}
         found += [f"I7 {ref}: offered with data of {residue[ref]}" for ref in free & residue.keys()]
+        gone = {f"cp-{row.id}".replace("_", "-"): row.id for row in self.world.rows(DELETED)}
+        ghosts = [gone[one] for one in there if one in gone]
+        found += [
+            f"I2 {self._name(one)}: it is there, and by our rows it is deleted"
+            for one in ghosts
+            if one in self._case_of and self._case_of[one].fault not in RISES
+        ]
         self.verdict.broken += [one for one in (*findings, *found) if one not in self.verdict.broken]
 
     def _rest(self, until: str, *, strict: bool) -> None:
@@ -321,7 +329,7 @@ class ManagedLife:
         rows = self.world.rows(
             "SELECT id, state, reason, detail, kubernetes->>'version' AS version FROM clusters WHERE state <> 'failed'"
         )
-        consumers, _, _ = self.ground.at_the_peer(self.ground.ledger.tell)
+        consumers, *_ = self.ground.at_the_peer(self.ground.ledger.tell)
         held: dict[str, set[str]] = {}
         for row in self.world.rows(HELD):
             held.setdefault(row.cluster, set()).add(row.ref)
@@ -332,6 +340,9 @@ class ManagedLife:
                 self.verdict.broken.append(f"I6 {case.name}: ends {tuple(row)}")
             if there != held.get(name, set()):
                 self.verdict.broken.append(f"I2 {case.name}: has {sorted(there)}, and by our rows {sorted(held.get(name, set()))}")
+            versions = self.ground.at_the_peer(lambda one=name: self.ground.ledger.versions(one))
+            if versions != {f"v{row.version}"}:
+                self.verdict.broken.append(f"I2 {case.name}: has {sorted(versions)}, and by our rows {row.version}")
             wanted = self._wanted(case)
             if wanted is not None and len(there) != wanted:
                 self.verdict.broken.append(f"I2 {case.name}: {len(there)} workers, not {wanted}")
