@@ -26,7 +26,7 @@ from tests.matrix.flashing import ENDS
 from tests.matrix.run import GROUNDS, all_cases, play
 
 pytestmark = UNTIDY
-SIZES = {"bare": 14, "simulated": 8, "redfish": 4, "frr_evpn": 4, "ironic": 6, "clusterapi": 4}
+SIZES = {"bare": 14, "simulated": 8, "redfish": 4, "frr_evpn": 4, "ironic": 6, "clusterapi": 3}
 DRAWN_BY = 7
 
 
