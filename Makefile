@@ -45,7 +45,7 @@ work-faults: dev ## every fault against jobs and services on the simulator and t
 
 .PHONY: crashes
 crashes: dev ## every pass of every crash point, first try, retry and takeover
-	@CRASH_PASSES=all $(BIN)/pytest tests/crash/test_crash_points.py -s
+	@CRASH_PASSES=all $(BIN)/pytest tests/crash/test_crash_points.py tests/crash/test_managed_crash_points.py tests/crash/test_own_kubernetes_crash_points.py -s
 
 .PHONY: kills
 kills: dev ## random kill -9 of real workers (KILLS=10000, KILL_SEED=1)
