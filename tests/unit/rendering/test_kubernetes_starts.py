@@ -26,9 +26,12 @@ case "$name $*" in
   *--kubeconfig=/dev/null*) [ -e "$ROOT/peer" ] ;;
   "kubeadm init"*) cp "$3" "$ROOT/given"; rm "$ROOT/fails" 2>/dev/null && exit 1; exit 0 ;;
   "kubeadm join"*) rm "$ROOT/fails" 2>/dev/null && exit 1; exit 0 ;;
+  "systemctl is-active"*) [ ! -e "$ROOT/dead" ] ;;
+  journalctl*) cat "$ROOT/dead" ;;
 esac
 """
-PROGRAMS = ("kubeadm", "kubelet", "kubectl", "k3s", "helm", "containerd", "systemctl", "modprobe", "sysctl", "swapoff", "hostname")
+PROGRAMS = ("kubeadm", "kubelet", "kubectl", "k3s", "helm", "containerd", "hostname")
+SYSTEM = ("systemctl", "journalctl", "modprobe", "sysctl", "swapoff")
 
 
 class Host:
@@ -39,7 +42,7 @@ class Host:
     def __init__(self, root: Path, bundle: Bundle, name: str) -> None:
         self.root, self.bundle = root, bundle
         (root / "bin").mkdir()
-        for program in (*PROGRAMS, "sleep"):
+        for program in (*PROGRAMS, *SYSTEM, "sleep"):
             (root / "bin" / program).write_text(STAND_IN, encoding="ascii")
             (root / "bin" / program).chmod(0o755)
         (root / "name").write_text(f"{name}\n", encoding="ascii")
@@ -163,6 +166,18 @@ def test_a_k3s_agent_is_started_and_remembers_it(tmp_path: Path) -> None:
     assert done.returncode == 0, done.stderr
     assert "systemctl start --no-block k3s-agent.service" in host.calls("systemctl")
     assert host.path("/etc/controlplane/kubernetes/joined").exists()
+
+
+def test_a_k3s_that_does_not_come_up_is_told_in_its_own_words(tmp_path: Path) -> None:
+    """Where no kubelet can run, the script ends after its wait with what k3s said last, and the host has not joined."""
+    host = Host(tmp_path, worker_bundle(light(), keys(), HGX.name), "ins-w1")
+    (tmp_path / "dead").write_text("level=fatal msg='failed to find memory cgroup (v2)'\n", encoding="ascii")
+    done = host.start()
+    assert (done.returncode, done.stderr) == (
+        1,
+        "k3s-agent.service is not ready\nlevel=fatal msg='failed to find memory cgroup (v2)'\n",
+    )
+    assert not host.path("/etc/controlplane/kubernetes/joined").exists()
 
 
 def test_what_is_not_installed_is_named(tmp_path: Path) -> None:

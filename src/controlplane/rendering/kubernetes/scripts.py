@@ -15,6 +15,8 @@ from controlplane.rendering.shell import Script, prelude
 TRIES = 600
 """Looks, a second apart, for another host that is still booting; the variable TRIES overrides it."""
 PRELUDE = prelude(TRIES)
+TOLD = 10
+"""Lines of a unit's journal that a start script tells when the unit does not come up."""
 
 
 def control_plane_script(plan: KubernetesPlan) -> Script:
@@ -114,7 +116,10 @@ def _start_k3s(role: str) -> Iterator[str]:
     yield "systemctl daemon-reload"
     yield f"systemctl enable --quiet {UNITS[role]}"
     yield f"systemctl start --no-block {UNITS[role]}"
-    yield f"wait_for {UNITS[role]} systemctl is-active {UNITS[role]}"
+    yield f"(wait_for {UNITS[role]} systemctl is-active {UNITS[role]}) || {{ # a report that only says so helps nobody"
+    yield f"  journalctl --unit={UNITS[role]} --lines={TOLD} --output=cat --no-pager >&2 || true"
+    yield "  exit 1"
+    yield "}"
     yield f"mkdir -p {layout.OURS}"  # no file of an agent stands there
     yield f"touch {layout.STAMP}"
 
