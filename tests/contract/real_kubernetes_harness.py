@@ -122,7 +122,7 @@ def _is_free(node: dict[str, Any]) -> bool:
 @contextmanager
 def _open(directory: Path) -> Iterator[Harness]:
     del directory
-    harness = RealKubernetesHarness(Path(os.environ["KUBECONFIG"]).read_text(encoding="utf-8"))
+    harness = RealKubernetesHarness(Path(os.environ["KUBECONFIG"]).expanduser().read_text(encoding="utf-8"))
     try:
         yield harness
     finally:
@@ -131,6 +131,19 @@ def _open(directory: Path) -> Iterator[Harness]:
 
 def harnesses() -> Mapping[str, Callable[[Path], AbstractContextManager[Harness]]]:
     """
-    The cluster of KUBECONFIG, when it is meant: having the variable set is no consent to make things there.
+    The cluster of KUBECONFIG, when it is meant.
     """
-    return {"real-kubernetes": _open} if os.environ.get(SWITCH) == "1" and os.environ.get("KUBECONFIG") else {}
+    return {"real-kubernetes": _open} if named_cluster() else {}
+
+
+def named_cluster() -> Path | None:
+    """
+    The kubeconfig of a cluster to experiment with; None without the switch, as having KUBECONFIG set is no consent to make things there.
+    With the switch and no such file nothing is skipped: the run ends before its first test.
+    """
+    if os.environ.get(SWITCH) != "1":
+        return None
+    path = Path(os.environ.get("KUBECONFIG") or "/nowhere").expanduser()
+    if not path.is_file():
+        raise pytest.UsageError(f"{SWITCH}=1 asks for a real Kubernetes, and KUBECONFIG names no file: {path}")
+    return path

@@ -1,6 +1,6 @@
 """
-A worker's way into a cluster by what it is given: token, request for a certificate, Node. Against a real Kubernetes where KUBECONFIG names
-one whose administrator it is, else against the stand-in that hosts have for an API server.
+A worker's way into a cluster by what it is given: token, request for a certificate, Node. Against the stand-in that hosts have for an API
+server, or, with CONTROLPLANE_USE_KUBECONFIG=1, against the real Kubernetes whose administrator KUBECONFIG names.
 """
 
 from __future__ import annotations
@@ -24,6 +24,7 @@ import yaml
 from controlplane.kit.certificates import sign_client
 from controlplane.rendering.kubernetes.keys import ClusterKeys, new_keys
 from controlplane.rendering.kubernetes.kubeadm import join_file
+from tests.contract.real_kubernetes_harness import named_cluster
 from tests.factories.kubernetes_plans import HGX, plain
 from tests.kubernetes_kit import UNTIDY, kubeconfig, kubectl, kubernetes_kit
 from tests.stand_ins.api_server import APPROVED_GROUP, Server
@@ -33,7 +34,7 @@ from tests.stand_ins_kit import let_act
 from tests.tls_door import signed_by
 
 pytestmark = UNTIDY
-REAL = os.environ.get("KUBECONFIG", "")
+REAL = named_cluster()
 RBAC = "rbac.authorization.k8s.io"
 ROLES = {
     "bootstrap": "system:node-bootstrapper",
@@ -67,10 +68,10 @@ class Cluster:
         return Api(self.server, trusting(self.authority, *shown), headers)
 
 
-@pytest.fixture
+@pytest.fixture(params=["real-kubernetes" if REAL else "stand-in"])
 def cluster(tmp_path: Path) -> Iterator[Cluster]:
-    """A real one, or the stand-in."""
-    if REAL:
+    """A real one where it is meant, else the stand-in; which of them stands in the test's name."""
+    if REAL is not None:
         yield real(tmp_path)
         return
     held = new_keys(datetime.now(UTC)).cluster
@@ -104,10 +105,11 @@ def cluster(tmp_path: Path) -> Iterator[Cluster]:
 
 def real(folder: Path) -> Cluster:
     """What KUBECONFIG leads to, as it is: a file of the authority beside it."""
-    whole = Cluster("", "", Path(REAL), folder).kubectl("config", "view", "--raw", "--minify", "-o", "json")
+    assert REAL is not None
+    whole = Cluster("", "", REAL, folder).kubectl("config", "view", "--raw", "--minify", "--flatten", "-o", "json")
     told = json.loads(whole)["clusters"][0]["cluster"]
     (folder / "ca.crt").write_bytes(base64.b64decode(told["certificate-authority-data"]))
-    return Cluster(told["server"], str(folder / "ca.crt"), Path(REAL), folder)
+    return Cluster(told["server"], str(folder / "ca.crt"), REAL, folder)
 
 
 def encoded(text: str) -> str:
