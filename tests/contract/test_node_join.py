@@ -188,3 +188,11 @@ def test_a_kubelet_takes_no_label_that_is_not_its_own() -> None:
     """As a real one, it does not even start with another's."""
     with pytest.raises(SystemExit, match="unknown labels"):
         Kubelet(Api("http://127.0.0.1:9"), {"node-role.kubernetes.io/worker": ""}, name="one")
+
+
+def test_a_kubelet_is_not_newer_than_its_api_server() -> None:
+    """The stand-in ends where an upgrade has brought a host before its API server."""
+    with kubernetes_kit(nodes=0, kueue=False, token=STORE_TOKEN) as kit:
+        api = Api(kit.handle.url, headers={"Authorization": f"Bearer {STORE_TOKEN}"})
+        with pytest.raises(SystemExit, match="newer than the API server"):
+            Kubelet(api, {}, name="one", node_version="v1.99.0").register()

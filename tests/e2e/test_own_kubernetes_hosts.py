@@ -40,9 +40,9 @@ def objects(lab: Lab) -> Iterator[KubernetesKit]:
         yield kit
 
 
-def free(metal: Metal, count: int, within_s: float = 240.0) -> list[str]:
-    """So many hosts, checked and wiped, on which both distributions are sold; their nodes' ids."""
-    nodes = enroll(metal, count, kubernetes=OFFER)
+def free(metal: Metal, count: int, within_s: float = 240.0, **more: Any) -> list[str]:
+    """So many hosts, checked and wiped, on which both distributions are sold, with more in the offer; their nodes' ids."""
+    nodes = enroll(metal, count, kubernetes={**OFFER, **more})
     for one in nodes:
         seen = metal.until(f"/v1/admin/nodes/{one}", "available", "quarantined", within_s=within_s)
         assert seen["status"]["state"] == "available", seen

@@ -1,5 +1,5 @@
 """
-The life of a Kubernetes of one's own on hosts that really boot, by each distribution: it grows, a worker leaves, it ends.
+The life of a Kubernetes of one's own on hosts that really boot, by each distribution: it grows, a worker leaves, it ends; it is upgraded.
 """
 
 from __future__ import annotations
@@ -13,17 +13,23 @@ import pytest
 
 from tests import hosts_kit, stand_ins_kit
 from tests.e2e.rack import Metal, done, key_pair
+from tests.e2e.test_broken_boots import deployed
 from tests.e2e.test_kubernetes_orders import Kubectl
 from tests.e2e.test_own_kubernetes_hosts import free, names, objects, order, owner, running
 from tests.factories.processes import until
 from tests.hosts_kit import Lab
 from tests.kubernetes_kit import UNTIDY, KubernetesKit
 from tests.slurm_kit import SLOW
+from tests.stand_ins.machine import PUT
+from tests.stand_ins_kit import VERSION
 
 __all__ = ["objects"]
 pytestmark = [UNTIDY, *SLOW[1:], pytest.mark.timeout(1800)]
 PATIENCE_S = 600.0
 PLACES = ("block", "leaf", "rack")
+NEXT = "1.37.0"
+INSTALL = f'mkdir -p {PUT}\nfor one in $PROGRAMS; do echo "$VERSION" > "{PUT}/$one"; done'
+"""How programs of stand-ins become others."""
 
 
 @pytest.fixture(scope="module")
@@ -77,7 +83,8 @@ def test_a_kubernetes_lives_on_hosts_that_boot(metal: Metal, objects: Kubernetes
     path = order(metal, public, 1, distribution)
     running(metal, path, PATIENCE_S)
     kube, _ = owner(metal, path, tmp_path)
-    (lead,), (first,) = names(metal, path).values()
+    own = names(metal, path)
+    (lead,), (first,) = own["cp"], own["workers"]
     resize(metal, path, 2)
     running(metal, path, PATIENCE_S)
     workers = names(metal, path)["workers"]
@@ -105,3 +112,42 @@ def test_a_kubernetes_lives_on_hosts_that_boot(metal: Metal, objects: Kubernetes
         seen = metal.until(f"/v1/admin/nodes/{one}", "available", "quarantined", within_s=PATIENCE_S)
         assert seen["status"]["state"] == "available", seen
         assert all(each["verified"] for each in done(metal.operator.get(f"/v1/admin/nodes/{one}/wipes"))["items"])
+
+
+def kubelets(kube: Kubectl) -> dict[str, str]:
+    """The version of each Node's kubelet."""
+    shown = kube.says("get", "nodes", "-o", "jsonpath={range .items[*]}{.metadata.name}={.status.nodeInfo.kubeletVersion} {end}")
+    return dict(one.split("=", 1) for one in shown.split())
+
+
+@pytest.mark.parametrize(("distribution", "suffix"), [("kubeadm", ""), ("k3s", "+k3s1")])
+def test_it_is_brought_to_the_next_version_in_place(
+    metal: Metal, objects: KubernetesKit, tmp_path: Path, distribution: str, suffix: str
+) -> None:
+    """
+    The API server, then the control plane's kubelet, then the worker's, each emptied of its pods first, and no machine is booted for it; a
+    worker that comes later from the old image has the new version before it joins. Stand-ins for kubelets end where one is newer than its
+    API server, and kubeadm's where the order is another.
+    """
+    how = {"versions": [NEXT], "install": INSTALL}
+    hosts = free(metal, 3, PATIENCE_S, upgrades={distribution: how})
+    _key, public = key_pair(tmp_path, "owner")
+    path = order(metal, public, 1, distribution)
+    running(metal, path, PATIENCE_S)
+    kube, _ = owner(metal, path, tmp_path)
+    own = names(metal, path)
+    (lead,), (worker,) = own["cp"], own["workers"]
+    assert kubelets(kube) == {lead: f"v{VERSION}{suffix}", worker: f"v{VERSION}{suffix}"}
+    occupy(kube, tmp_path, [worker])
+    done(metal.tenant.post(f"{path}/actions/upgrade", json={"version": NEXT}, headers={"If-Match": "*"}))
+    running(metal, path, PATIENCE_S)
+    assert kubelets(kube) == {lead: f"v{NEXT}{suffix}", worker: f"v{NEXT}{suffix}"}
+    assert json.loads(kube.says("get", "--raw", "/version"))["gitVersion"] == f"v{NEXT}{suffix}"
+    assert (names(metal, path), sum(len(deployed(metal, one)) for one in hosts)) == (own, 2)
+    asked = [where for method, where in objects.asked() if method == "POST" and "/eviction" in where]
+    assert any(f"work-{worker}" in one for one in asked)
+    assert "unschedulable" not in node(kube, worker)["spec"]
+    resize(metal, path, 2)
+    running(metal, path, PATIENCE_S)
+    (came,) = set(names(metal, path)["workers"]) - {worker}
+    assert kubelets(kube)[came] == f"v{NEXT}{suffix}"

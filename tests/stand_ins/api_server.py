@@ -10,6 +10,7 @@ import argparse
 import base64
 import hmac
 import json
+import os
 import re
 import socket
 import ssl
@@ -27,6 +28,8 @@ from tests.stand_ins.machine import Answer, Api, store
 
 TOKEN = re.compile(r"Bearer ([a-z0-9]{6})\.([a-z0-9]{16})")
 REQUESTS = "/apis/certificates.k8s.io/v1/certificatesigningrequests"
+IMAGE_TAG = "STAND_IN_IMAGE_TAG"
+"""Variable by which the kubelet says which image's tag the program is to stand for."""
 OPEN = ("/readyz", "/livez", "/healthz", "/version")
 ANYBODY = ("system:anonymous", ["system:unauthenticated"])
 AUTHENTICATED = "system:authenticated"
@@ -72,8 +75,10 @@ class Server(ThreadingHTTPServer):
         extras: Callable[[Any], bool] = lambda handler: False,
         at: tuple[str, int] = ("0.0.0.0", 6443),
         kept: Callable[[], Api] = store,
+        says: str = "",
     ) -> None:
         super().__init__(at, Handler)
+        self.says = says  # the version that it is of; the store's own where there is none
         self.kept = kept
         self.tls = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
         self.tls.load_cert_chain(*pair)
@@ -198,6 +203,9 @@ class Handler(BaseHTTPRequestHandler):
     def _pass(self, caller: Caller) -> None:
         user, groups = caller
         where = urlsplit(self.path)
+        if self.server.says and (self.command, where.path) == ("GET", "/version"):
+            self.answer(200, json.dumps(told_version(self.server.says)).encode())
+            return
         anonymous = user == ANYBODY[0]
         if anonymous and where.path not in OPEN and "/configmaps/cluster-info" not in where.path:
             raise Refused(403, "Forbidden", f'User "{user}" cannot {self.command.lower()} path "{where.path}"')
@@ -251,6 +259,15 @@ class Handler(BaseHTTPRequestHandler):
         self.store.ask("PATCH", where, {"status": status}, "application/merge-patch+json")
 
 
+def told_version(git: str) -> dict[str, str]:
+    """
+    What a server of the version says of itself to everybody.
+    """
+    major, minor, _ = git.removeprefix("v").split(".", 2)
+    own = {"major": major, "minor": minor, "gitVersion": git, "gitCommit": "", "gitTreeState": "clean", "buildDate": ""}
+    return {**own, "goVersion": "none", "compiler": "none", "platform": "linux/amd64"}
+
+
 def main(arguments: list[str]) -> None:
     """
     With the flags of a kube-apiserver that matter here.
@@ -260,7 +277,8 @@ def main(arguments: list[str]) -> None:
         flags.add_argument(f"--{name}", required=True)
     told, _ = flags.parse_known_args(arguments)
     key = str(Path(told.client_ca_file).with_suffix(".key"))
-    Server((told.tls_cert_file, told.tls_private_key_file), (told.client_ca_file, key)).serve_forever()
+    pair = (told.tls_cert_file, told.tls_private_key_file)
+    Server(pair, (told.client_ca_file, key), says=os.environ[IMAGE_TAG]).serve_forever()
 
 
 def answers(port: int) -> bool:

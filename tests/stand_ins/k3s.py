@@ -98,7 +98,7 @@ def serve(told: dict[str, Any]) -> None:
     certificates.made(str(TLS / "client-admin"), clients, "system:admin", ["system:masters"])
     certificates.made(str(TLS / "client-kubelet"), clients, f"system:node:{hostname()}", ["system:nodes"])
     pair = (str(TLS / "serving-kube-apiserver.crt"), str(TLS / "serving-kube-apiserver.key"))
-    server = Server(pair, clients, lambda handler: extras(handler, agents, clients))
+    server = Server(pair, clients, lambda handler: extras(handler, agents, clients), says=f"v{version()}+k3s1")
     threading.Thread(target=server.serve_forever, daemon=True).start()
     write_kubeconfig(told["write-kubeconfig-mode"])
     mark = threading.Thread(target=lead, args=(hostname(), told["node-taint"]), daemon=True)

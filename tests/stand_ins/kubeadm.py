@@ -1,6 +1,6 @@
 """
 In place of kubeadm: `init` and `join` look at their documents, the host and the authorities as the real one does, write what it writes, and
-leave at the API what it leaves there. A control plane that joins another is not played.
+leave at the API what it leaves there; `upgrade` is beside it. A control plane that joins another is not played.
 
 Source: kubernetes.io, "Implementation details" of kubeadm, "kubeadm init", "kubeadm join", "Certificates".
 """
@@ -21,7 +21,7 @@ from typing import Any
 
 import yaml
 
-from tests.stand_ins import certificates
+from tests.stand_ins import certificates, kubeadm_upgrade
 from tests.stand_ins.api_server import answers
 from tests.stand_ins.machine import Answer, Api, documents, fail, hostname, put, route, run, trusting, version
 from tests.unit.rendering.kubernetes_types import DOCUMENTS, VERSIONS, misfits
@@ -38,7 +38,7 @@ PATIENCE_S = 240.0
 
 def main(arguments: list[str]) -> None:
     """
-    `init` or `join`, with `--config FILE` and perhaps `--ignore-preflight-errors=all`; or its version.
+    `init` or `join`, with `--config FILE` and perhaps `--ignore-preflight-errors=all`; `upgrade`; or its version.
     """
     match arguments:
         case ["version", "-o", "short"]:
@@ -46,6 +46,10 @@ def main(arguments: list[str]) -> None:
         case ["init" | "join" as verb, "--config", file, *rest] if set(rest) <= {"--ignore-preflight-errors=all"}:
             told = checked(documents(file))
             (init if verb == "init" else join)(told, careful=not rest)
+        case ["upgrade", "apply", wanted, "--yes"]:
+            kubeadm_upgrade.apply(wanted)
+        case ["upgrade", "node"]:
+            kubeadm_upgrade.node()
         case _:
             fail(f"unknown command {arguments}")
 
@@ -114,7 +118,9 @@ def init(told: dict[str, Json], *, careful: bool) -> None:
         "--client-ca-file=/etc/kubernetes/pki/ca.crt",
         *(f"--{one['name']}={one['value']}" for one in cluster["apiServer"]["extraArgs"]),
     ]
-    pod = {"containers": [{"name": "kube-apiserver", "command": ["kube-apiserver", *flags]}], "hostNetwork": True}
+    image = f"{cluster.get('imageRepository', 'registry.k8s.io')}/kube-apiserver:{cluster['kubernetesVersion']}"
+    container = {"name": "kube-apiserver", "image": image, "command": ["kube-apiserver", *flags]}
+    pod = {"containers": [container], "hostNetwork": True}
     body = {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "kube-apiserver", "namespace": "kube-system"}, "spec": pod}
     put(FOLDER / "manifests/kube-apiserver.yaml", yaml.safe_dump(body))
     _start_kubelet(yaml.safe_dump(told["KubeletConfiguration"]), settings["nodeRegistration"])

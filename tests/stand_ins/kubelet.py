@@ -8,6 +8,7 @@ from __future__ import annotations
 import argparse
 import base64
 import json
+import os
 import re
 import secrets
 import subprocess
@@ -20,8 +21,8 @@ from typing import Any
 import yaml
 
 from tests.stand_ins import certificates
-from tests.stand_ins.api_server import REQUESTS, SIGNER
-from tests.stand_ins.machine import Answer, Api, fail, hostname, put, route, trusting, version
+from tests.stand_ins.api_server import IMAGE_TAG, REQUESTS, SIGNER
+from tests.stand_ins.machine import Answer, Api, fail, hostname, minor, put, route, trusting, version
 from tests.unit.rendering.kubernetes_types import DOCUMENTS, misfits
 
 MANIFEST = Path("/etc/kubernetes/manifests/kube-apiserver.yaml")
@@ -55,6 +56,9 @@ class Kubelet:
         """
         The Node is there. One that is there already is taken over, as after a restart.
         """
+        server = self._api.ask("GET", "/version")["gitVersion"]
+        if minor(self._version) > minor(server):
+            fail(f"a kubelet of {self._version} is newer than the API server, which is of {server}")
         own = {"kubernetes.io/hostname": self.name, "kubernetes.io/os": "linux", "kubernetes.io/arch": "amd64", **self._labels}
         node = {
             "apiVersion": "v1",
@@ -222,15 +226,33 @@ def main(arguments: list[str]) -> None:
     wrong = misfits(settings, DOCUMENTS["KubeletConfiguration"])
     if wrong or settings["cgroupDriver"] != "systemd":
         fail(f"{told.config}: {wrong}")
-    children: dict[str, subprocess.Popen[bytes]] = {}
-
-    def static_pods() -> None:
-        child = children.get("api")
-        if MANIFEST.exists() and (child is None or child.poll() is not None):
-            (container,) = yaml.safe_load(MANIFEST.read_text(encoding="utf-8"))["spec"]["containers"]
-            children["api"] = subprocess.Popen([str(Path(sys.argv[0]).with_name("kube-apiserver")), *container["command"][1:]])
-
-    static_pods()
+    pod = StaticPod()
+    pod.look()
     come_in(told.bootstrap_kubeconfig, told.kubeconfig)
     labels = dict(one.split("=", 1) for one in told.node_labels.split(",") if one)
-    Kubelet(kubeconfig(told.kubeconfig)[0], labels).run(static_pods)
+    Kubelet(kubeconfig(told.kubeconfig)[0], labels).run(pod.look)
+
+
+class StaticPod:
+    """
+    The API server of this host, as long as its manifest says so: another manifest is another pod.
+    """
+
+    def __init__(self) -> None:
+        self._text = ""
+        self._child: subprocess.Popen[bytes] | None = None
+
+    def look(self) -> None:
+        """
+        It runs as its manifest has it.
+        """
+        text = MANIFEST.read_text(encoding="utf-8") if MANIFEST.exists() else ""
+        if not text or (text == self._text and self._child is not None and self._child.poll() is None):
+            return
+        if self._child is not None:
+            self._child.terminate()
+            self._child.wait()
+        (container,) = yaml.safe_load(text)["spec"]["containers"]
+        program = str(Path(sys.argv[0]).with_name("kube-apiserver"))
+        environment = {**os.environ, IMAGE_TAG: container["image"].rsplit(":", 1)[1]}
+        self._text, self._child = text, subprocess.Popen([program, *container["command"][1:]], env=environment)

@@ -21,6 +21,8 @@ import yaml
 
 HOME = Path("/opt/kubernetes-stand-ins")
 """Where the image has them."""
+PUT = HOME / "put"
+"""Where an operator's commands leave the version of a program that they have put in place of the image's, by its name."""
 STORE_PORT, STORE_TOKEN = 26443, "what-stands-behind-the-stand-ins"
 """At the network's gateway: what keeps a cluster's objects, in place of an etcd."""
 TIMEOUT_S = 20
@@ -79,9 +81,17 @@ def put(path: str | Path, text: str, mode: int = 0o600) -> Path:
 
 def version() -> str:
     """
-    Of the Kubernetes that the image is said to have.
+    Of the Kubernetes that this program is said to be of: the image's, or what was put in its place.
     """
-    return (HOME / "version").read_text(encoding="ascii").strip()
+    own = PUT / Path(sys.argv[0]).name
+    return (own if own.exists() else HOME / "version").read_text(encoding="ascii").strip()
+
+
+def minor(text: str) -> int:
+    """
+    Of the version, with or without what a distribution has before and behind it.
+    """
+    return int(text.split(".")[1])
 
 
 def documents(path: str) -> list[dict[str, Any]]:
