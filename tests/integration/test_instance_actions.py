@@ -23,8 +23,9 @@ from controlplane.kit.errors import NotFound
 from controlplane.kit.secrets import Sealer
 from controlplane.nodes import service as nodes
 from controlplane.nodes.states import ACTING, NODE_STATES
+from controlplane.providers.circuits import Circuit
 from controlplane.providers.errors import Unknown
-from controlplane.providers.toolbox import Circuit, Guarded
+from controlplane.providers.toolbox import Guarded
 from tests.conftest import Database
 from tests.factories.identity import Caller, small_app
 from tests.factories.world import MASTER_KEY, World, make_world

@@ -22,7 +22,8 @@ from controlplane.providers.adapters.ironic.client import IronicRest
 from controlplane.providers.adapters.ironic.config import IronicConfig
 from controlplane.providers.adapters.ironic.login import login_for
 from controlplane.providers.adapters.ironic.naming import Names
-from controlplane.providers.toolbox import Circuit, Guarded
+from controlplane.providers.circuits import Circuit
+from controlplane.providers.toolbox import Guarded
 from tests.conftest import Database
 from tests.ironic_kit import STEPS
 from tests.matrix.cases import CALLS

@@ -5,6 +5,7 @@ What an outside call can end in, other than its answer.
     ├── Transient            worth another look later (`retry_in_s`)
     │   ├── NotSent          the request cannot have taken effect: safe to repeat
     │   ├── Unknown          it may or may not have taken effect: look before repeating
+    │   │   └── UnknownBeyond    the peer answers; what is unknown is what something behind it did
     │   └── Busy             the peer asked for patience (429, 409 busy, maintenance)
     ├── Permanent            repeating the same request cannot help
     │   ├── Refused          the peer understood and said no
@@ -62,6 +63,12 @@ class Unknown(Transient):
     """
 
     code = "provider_outcome_unknown"
+
+
+class UnknownBeyond(Unknown):
+    """
+    As Unknown, of something that the peer made and does not rule, such as a tenant's own cluster. The peer itself is not silent.
+    """
 
 
 class Busy(Transient):

@@ -6,18 +6,17 @@ import logging
 import threading
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any, Protocol, cast
 
 from controlplane.kit import crashpoints
 from controlplane.kit.outcome import Fail, Outcome, Wait
 from controlplane.providers.checks import SupportsFabricChecks
+from controlplane.providers.circuits import Circuit
 from controlplane.providers.clusters import Clusters, SupportsJobs, SupportsOutput
 from controlplane.providers.credentials import SupportsKubeconfigs
 from controlplane.providers.errors import (
     AuthFailed,
-    Busy,
     NoCapacity,
     NotFound,
     NotSent,
@@ -25,6 +24,7 @@ from controlplane.providers.errors import (
     ProviderError,
     Transient,
     Unknown,
+    UnknownBeyond,
     Unsupported,
 )
 from controlplane.providers.fabrics import Fabrics
@@ -36,10 +36,6 @@ from controlplane.providers.tracking import SupportsGlances, SupportsGpuUse, Sup
 
 log = logging.getLogger(__name__)
 
-OPEN_AFTER = 5  # consecutive calls without an answer before the circuit opens
-OPEN_FOR_S = 5.0
-CAP = 16  # calls in flight per provider and process
-CAP_WAIT_S = 5.0
 SWITCH_CAP = 4  # a switch makes its changes one after the other
 LOOK_AGAIN_S = 5.0
 RETIRED_FOR_S = 120.0
@@ -95,38 +91,6 @@ class Reachable(Protocol):
         ...
 
 
-@dataclass
-class Circuit:
-    """
-    Whether a provider answers, and how many calls are under way.
-    """
-
-    slots: threading.BoundedSemaphore = field(default_factory=lambda: threading.BoundedSemaphore(CAP))
-    """Free places."""
-    silent: int = 0
-    """Calls in a row that got no answer."""
-    closed_again_at: float = 0.0
-    """Monotonic time until which nothing is sent."""
-
-    def enter(self) -> None:
-        """
-        A place is taken. Raises NotSent while the circuit is open, Busy when no place comes free.
-        """
-        if self.silent >= OPEN_AFTER and time.monotonic() < self.closed_again_at:
-            raise NotSent("the provider has not answered lately; waiting before the next call", retry_in_s=OPEN_FOR_S)
-        if not self.slots.acquire(timeout=CAP_WAIT_S):
-            raise Busy("too many calls to the provider are under way", retry_in_s=1.0)
-
-    def leave(self, *, answered: bool) -> None:
-        """
-        The place is free again, and the answer, or its absence, is counted.
-        """
-        self.slots.release()
-        self.silent = 0 if answered else self.silent + 1
-        if self.silent >= OPEN_AFTER:
-            self.closed_again_at = time.monotonic() + OPEN_FOR_S
-
-
 class Guarded:
     """
     An adapter whose every call goes through its provider's circuit and the crash points.
@@ -155,8 +119,8 @@ class Guarded:
                 crashpoints.reach("call.before")
                 result = target(*args, **kwargs)
                 crashpoints.reach("call.after")
-            except (Unknown, NotSent):
-                answered = False
+            except (Unknown, NotSent) as error:
+                answered = isinstance(error, UnknownBeyond)
                 raise
             else:
                 return result

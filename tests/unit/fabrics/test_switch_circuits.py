@@ -14,8 +14,9 @@ import pytest
 
 from controlplane.nodes.states import ProviderRef
 from controlplane.providers.adapters.simulated.control import SimControl
+from controlplane.providers.circuits import OPEN_AFTER
 from controlplane.providers.errors import NotSent, Unknown, Unsupported
-from controlplane.providers.toolbox import OPEN_AFTER, SWITCH_CAP, Toolbox
+from controlplane.providers.toolbox import SWITCH_CAP, Toolbox
 
 NOW = datetime(2026, 1, 31, 12, tzinfo=UTC)
 

@@ -10,9 +10,10 @@ import pytest
 
 from controlplane.local.addresses import free_port
 from controlplane.nodes.states import ProviderRef
+from controlplane.providers.circuits import OPEN_AFTER
 from controlplane.providers.errors import NotSent
 from controlplane.providers.hardware import Controller
-from controlplane.providers.toolbox import OPEN_AFTER, Toolbox
+from controlplane.providers.toolbox import Toolbox
 from tests.simulators.redfish.server import FakeBmc, serving
 from tests.unit.redfish_control.conftest import QUICK, SECRETS
 
