@@ -33,13 +33,18 @@ class NodeStore(Protocol):
     def drop(self, name: str) -> None:
         """The Node is gone."""
 
+    def empty(self, name: str) -> str:
+        """The Node takes no new pods, and those on it were asked to leave; what keeps it from being empty, in words."""
+
 
 class Controllers:
     """
     All of them, for the Clusters of one namespace.
     """
 
-    def __init__(self, emulator: Any, nodes: NodeStore, namespace: str, kubeconfig: Callable[[], bytes], pin_variable: str) -> None:
+    def __init__(
+        self, emulator: Any, nodes: NodeStore, namespace: str, kubeconfig: Callable[[str], bytes], pin_variable: str
+    ) -> None:
         self._emulator = emulator
         self._nodes = nodes
         self._namespace = namespace
@@ -50,6 +55,8 @@ class Controllers:
         """Parts that stand still: hosts, machines, deployments, clusters."""
         self.budgets: set[str] = set()
         """Hosts whose Nodes cannot be drained for now."""
+        self.impatient: set[str] = set()
+        """Machines whose time to be drained in has passed."""
         self.deaf: set[str] = set()
         """Hosts whose machine never comes up."""
         self.still: set[str] = set()
@@ -138,8 +145,9 @@ class Controllers:
         Drained, its Node gone, its host cleaned and given back; then the finalizers go.
         """
         ref = (machine.get("status") or {}).get("nodeRef")
-        if ref and host is not None and host["metadata"]["name"] in self.budgets:
-            message = f"Drain not completed yet: cannot evict pods of {ref['name']}: disruption budget"
+        held = "disruption budget" if host is not None and host["metadata"]["name"] in self.budgets else ""
+        if ref and (held := held or self._drained(machine, ref["name"])):
+            message = f"Drain not completed yet: cannot evict pods of {ref['name']}: {held}"
             self._change(
                 "machines", CAPI, machine, lambda new: new["status"].update(phase="Deleting", conditions=[_deleting(message)])
             )
@@ -158,6 +166,14 @@ class Controllers:
             self._remove("metal3machines", INFRA, infra)
         self.story.append(f"{machine['metadata']['name']} is gone")
         self._remove("machines", CAPI, machine)
+
+    def _drained(self, machine: Json, node: str) -> str:
+        """
+        What holds its pods; of a Cluster that goes no Machine is drained.
+        """
+        cluster = self._find("clusters", CAPI, machine["spec"]["clusterName"])
+        going = cluster is None or cluster["metadata"].get("deletionTimestamp")
+        return "" if going or machine["metadata"]["name"] in self.impatient else self._nodes.empty(node)
 
     def _deployments(self) -> None:
         for one in self._all("machinedeployments", CAPI):
@@ -219,7 +235,7 @@ class Controllers:
                 self._change("clusters", CAPI, cluster, lambda new: new["metadata"].setdefault("finalizers", []).append(FINALIZER))
                 continue
             if self._find("secrets", "", f"{name}-kubeconfig") is None:
-                data = {"value": self._kubeconfig().decode()}
+                data = {"value": self._kubeconfig(name).decode()}
                 self._make("secrets", "", {"metadata": {"name": f"{name}-kubeconfig", "labels": {OF_CLUSTER: name}}, "data": data})
             leads = self._control_plane(cluster, topology)
             self._workers(cluster, topology, leads)

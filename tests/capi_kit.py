@@ -6,7 +6,8 @@ from __future__ import annotations
 
 import asyncio
 import base64
-from collections.abc import Callable, Iterator
+import urllib.error
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from datetime import UTC, datetime
 from typing import Any
@@ -38,6 +39,9 @@ STUBS = (
 )
 
 
+LOST = {"type": "DisruptionTarget", "status": "True", "reason": "DeletionByPodGC", "message": "its node is not there"}
+
+
 class OwnNodes(NodeStore):
     """
     Nodes in the management cluster's own server, which stands for every tenant's.
@@ -58,6 +62,11 @@ class OwnNodes(NodeStore):
         if found is not None:
             self._emulator.commit("DELETED", self._emulator.find("nodes"), {**found, "metadata": dict(found["metadata"])}, found)
 
+    def empty(self, name: str) -> str:
+        """No work is tried here."""
+        del name
+        return ""
+
 
 class FarNodes(NodeStore):
     """
@@ -71,18 +80,72 @@ class FarNodes(NodeStore):
     def make(self, name: str, version: str, *, leads: bool) -> None:
         """A kubelet has registered."""
         node = a_node(name, version, 0 if leads else self._gpus)
+        if leads:
+            node["metadata"]["labels"]["node-role.kubernetes.io/control-plane"] = ""
+            node["spec"] = {"taints": [{"key": "node-role.kubernetes.io/control-plane", "effect": "NoSchedule"}]}
         if name not in self.names():
             self._kit.ask("POST", "/api/v1/nodes", node, "application/json")
             self._kit.ask("PATCH", f"/api/v1/nodes/{name}/status", {"status": node["status"]})
 
     def drop(self, name: str) -> None:
-        """The Node is gone."""
+        """The Node is gone, and its pods with it, as the garbage collector of pods tells."""
         if name in self.names():
             self._kit.ask("DELETE", f"/api/v1/nodes/{name}")
+            for pod in self._pods(name):
+                self._kit.ask("PATCH", f"{_at(pod)}/status", {"status": {"phase": "Failed", "conditions": [LOST]}})
+
+    def empty(self, name: str) -> str:
+        """Cordoned, and its pods evicted, as Cluster API drains."""
+        if name not in self.names():
+            return ""
+        self._kit.ask("PATCH", f"/api/v1/nodes/{name}", {"spec": {"unschedulable": True}})
+        held = []
+        for pod in self._pods(name):
+            wish = {"apiVersion": "policy/v1", "kind": "Eviction", "metadata": {"name": pod["metadata"]["name"]}}
+            try:
+                self._kit.ask("POST", f"{_at(pod)}/eviction", wish, "application/json")
+            except urllib.error.HTTPError as error:
+                held.append(f"{pod['metadata']['name']}: {error.code}")
+        return ", ".join(held) or ("pods are leaving" if self._pods(name) else "")
+
+    def _pods(self, name: str) -> list[dict[str, Any]]:
+        found = self._kit.ask("GET", f"/api/v1/pods?fieldSelector=spec.nodeName={name}")["items"]
+        return [one for one in found if one["status"].get("phase") not in {"Succeeded", "Failed"}]
 
     def names(self) -> set[str]:
         """All that are there."""
         return {one["metadata"]["name"] for one in self._kit.ask("GET", "/api/v1/nodes")["items"]}
+
+
+class NodesApart(NodeStore):
+    """
+    Nodes in a server of each cluster's own, by the names of Machines; in `rest` those of clusters that have none.
+    """
+
+    def __init__(self, kits: Mapping[str, KubernetesKit], gpus: int, rest: NodeStore) -> None:
+        self._kits = kits
+        self._gpus = gpus
+        self._rest = rest
+
+    def make(self, name: str, version: str, *, leads: bool) -> None:
+        """A kubelet has registered."""
+        self._of(name).make(name, version, leads=leads)
+
+    def drop(self, name: str) -> None:
+        """The Node is gone."""
+        self._of(name).drop(name)
+
+    def empty(self, name: str) -> str:
+        """See `FarNodes.empty`."""
+        return self._of(name).empty(name)
+
+    def _of(self, machine: str) -> NodeStore:
+        found = next((kit for cluster, kit in self._kits.items() if machine.startswith(f"{cluster}-")), None)
+        return self._rest if found is None else FarNodes(found, self._gpus)
+
+
+def _at(pod: dict[str, Any]) -> str:
+    return f"/api/v1/namespaces/{pod['metadata']['namespace']}/pods/{pod['metadata']['name']}"
 
 
 def a_node(name: str, version: str, gpus: int) -> dict[str, Any]:
@@ -138,7 +201,9 @@ class CapiKit:
         self.tenant = tenant or kit
         self.emulator = kit.emulator
         self._server = server
-        nodes = OwnNodes(kit, 8) if tenant is None else FarNodes(tenant, 8)
+        self.apart: dict[str, KubernetesKit] = {}
+        """Servers of clusters' own, by the names of their Clusters."""
+        nodes = NodesApart(self.apart, 8, OwnNodes(kit, 8) if tenant is None else FarNodes(tenant, 8))
         self.controllers = Controllers(self.emulator, nodes, NAMESPACE, self._kubeconfig, PIN_VARIABLE)
         for name in (NAMESPACE, CLASSES):
             kit.ask("POST", "/api/v1/namespaces", {"metadata": {"name": name}}, "application/json")
@@ -165,8 +230,8 @@ class CapiKit:
         while asyncio.run_coroutine_threadsafe(once(), loop).result(timeout=10):
             pass
 
-    def _kubeconfig(self) -> bytes:
-        text = self.tenant.kubeconfig if self._server is None else self._server()
+    def _kubeconfig(self, cluster: str) -> bytes:
+        text = self.apart.get(cluster, self.tenant).kubeconfig if self._server is None else self._server()
         return base64.b64encode(text.encode())
 
     def add_host(self, host: dict[str, Any]) -> None:

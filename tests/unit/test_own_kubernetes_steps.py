@@ -57,6 +57,7 @@ def step(
         kind="kubernetes",
         user="",
         provider=ProviderRef("prv_1", "kubernetes", {}, None, 1, features),
+        features=features,
         members=(LEAD, WORKER, replace(OTHER, billed=not coming)),
         sets=(SetSnapshot("nds_0", "cp", "t", 1), SetSnapshot("nds_1", "workers", "t", 1 if leaving else 2)),
         observe_interval_s=15.0,

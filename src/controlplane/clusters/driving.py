@@ -10,7 +10,7 @@ from sqlalchemy import ARRAY, Text, bindparam, cast, func, select, update
 from sqlalchemy.dialects.postgresql import JSONB
 from sqlalchemy.orm import Session
 
-from controlplane.clusters import founding, repository
+from controlplane.clusters import founding, managing, repository
 from controlplane.clusters.models import ClusterRow, NodeSetRow
 from controlplane.clusters.states import CLUSTER_STATES, ClusterFacts, ClusterSnapshot
 from controlplane.kit.clock import CpClock
@@ -72,9 +72,11 @@ def _tell_nodes(session: Session, results: Sequence[Result]) -> None:
             nodes.give_back(session, facts.release, reason=facts.release_reason)
     said = [found for _, facts in told for found in facts.health]
     nodes.report(session, [nodes.Report(node_id, "scheduler", "node_state", health, words) for node_id, health, words in said])
+    kept = {one.claim.id: one.claim.row["kubernetes"] for one in results}
     for cluster_id, facts in told:
         if facts.job_features is not None:
-            nodes.note_features(session, cluster_id, facts.job_features)
+            note = repository.note_features if managing.is_managed(kept[cluster_id]) else nodes.note_features
+            note(session, cluster_id, facts.job_features)
 
 
 def _stay(session: Session, claim: Claim) -> None:

@@ -12,6 +12,7 @@ from controlplane.clusters.models import ClusterRow
 from controlplane.clusters.states import MANAGED, Order
 from controlplane.kit.errors import FieldError, Invalid, NoCapacity
 from controlplane.nodes import service as nodes
+from controlplane.nodes.states import ProviderRef
 from controlplane.rendering.kubernetes.laws import upgrade_refusal
 
 PRODUCT = "managed_kubernetes"
@@ -22,6 +23,13 @@ def is_managed(kubernetes: Mapping[str, Any] | None) -> bool:
     Whether what is kept with a cluster of its Kubernetes says that it is such a one.
     """
     return kubernetes is not None and kubernetes["distribution"] == MANAGED
+
+
+def work_of(kubernetes: Mapping[str, Any] | None, provider: ProviderRef | None) -> tuple[str, ...] | None:
+    """
+    What work runs in the cluster, where that is its provider's to say and it has one; None: whatever its kind runs.
+    """
+    return provider.managed_work if is_managed(kubernetes) and provider is not None else None
 
 
 def find_pools(pools: Sequence[Any], tenant_id: str, order: Order) -> list[Any]:

@@ -5,7 +5,8 @@ Every query of the clusters room.
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from sqlalchemy import select, text, update
+from sqlalchemy import cast, func, select, text, update
+from sqlalchemy.dialects.postgresql import JSONB
 from sqlalchemy.dialects.postgresql import insert as upsert
 from sqlalchemy.orm import Session
 
@@ -15,6 +16,9 @@ from controlplane.clusters.states import MANAGED, ClusterSnapshot, MemberSnapsho
 from controlplane.kit.errors import NotFound
 from controlplane.nodes import service as nodes
 from controlplane.nodes.states import ProviderRef, host_name
+
+FEATURES = "job_features"
+"""Where it stands with a cluster's Kubernetes what jobs may ask of it."""
 
 
 def get_cluster(session: Session, project_id: str, cluster_id: str, *, lock: bool = False) -> ClusterRow:
@@ -145,6 +149,7 @@ def snapshot(
         distribution="" if row["kubernetes"] is None else row["kubernetes"]["distribution"],
         version=kubernetes_version(row["kubernetes"]) if managing else "",
         ahead={} if row["kubernetes"] is None else row["kubernetes"].get("ahead", {}),
+        features=features_of(row["kubernetes"], provider),
     )
 
 
@@ -153,6 +158,24 @@ def head_release(facts: Mapping[str, Any]) -> str:
     The release that the head of a Slurm of one's own has, by what is kept with the cluster; others may have an older one.
     """
     return str((facts.get("install") or facts["offer"])["release"])
+
+
+def features_of(kubernetes: Mapping[str, Any] | None, provider: ProviderRef | None) -> tuple[str, ...] | None:
+    """
+    What jobs may ask of the cluster: as its own API told where its provider makes many that differ, else as its provider said.
+    """
+    if kubernetes is not None and kubernetes["distribution"] == MANAGED:
+        told = kubernetes.get(FEATURES)
+        return None if told is None else tuple(told)
+    return None if provider is None else provider.job_features
+
+
+def note_features(session: Session, cluster_id: str, features: Sequence[str]) -> None:
+    """
+    What the cluster's own API told that jobs may ask for is known.
+    """
+    said = ClusterRow.kubernetes.op("||")(func.jsonb_build_object(FEATURES, cast(list(features), JSONB)))
+    session.execute(update(ClusterRow).where(ClusterRow.id == cluster_id).values(kubernetes=said))
 
 
 def kubernetes_version(facts: Mapping[str, Any]) -> str:

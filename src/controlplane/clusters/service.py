@@ -411,6 +411,8 @@ def homes(session: Session, cluster_ids: Sequence[str]) -> dict[str, Home]:
             gpu_model=models.pop() if len(models := {one.gpu_model for one in work[row.id]}) == 1 else "",
             dedicated=row.peer_id is not None,
             managed=managing.is_managed(row.kubernetes),
+            runs=managing.work_of(row.kubernetes, providers.get(peers[row.id] or "")),
+            features=repository.features_of(row.kubernetes, providers.get(peers[row.id] or "")),
         )
         for row in rows
     }

@@ -244,6 +244,8 @@ class ClusterSnapshot:
     """Of Kubernetes, where its provider makes it at a version; empty for others."""
     ahead: Mapping[str, str] = field(default_factory=dict)
     """Allocations whose hosts are told a later version of Kubernetes than the others: of their API server, or of all."""
+    features: tuple[str, ...] | None = None
+    """What jobs may ask of it; None where nobody has said yet."""
 
     @property
     def lacking(self) -> int:
@@ -328,6 +330,10 @@ class Home:
     """Whether it is a Slurm or a Kubernetes of its owner's own."""
     managed: bool = False
     """Whether it is a Kubernetes of its owner's own whose control planes its provider keeps."""
+    runs: tuple[str, ...] | None = None
+    """What work runs in it, where that is its provider's to say and was said: jobs, services; None: whatever its kind runs."""
+    features: tuple[str, ...] | None = None
+    """What jobs and services may ask of it; None where nobody has said yet."""
 
     @property
     def sends_output(self) -> bool:
@@ -335,6 +341,13 @@ class Home:
         Whether its nodes send by themselves what jobs print; else its provider is asked for it.
         """
         return self.dedicated and self.kind != KUBERNETES
+
+    @property
+    def ruled(self) -> bool:
+        """
+        Whether its owner may do anything in it, and to the work in it.
+        """
+        return self.dedicated or self.managed
 
 
 @dataclass(frozen=True, slots=True)

@@ -54,7 +54,7 @@ def check_home(home: Home, order: JobOrder) -> None:
             f"{home.cluster_id} is a {home.kind} cluster; jobs run on clusters of the kind {kinds}.",
             hint=f"Order a cluster of the kind {kinds}, or start the work on this one yourself with its credentials.",
         )
-    if home.managed:
+    if home.runs is not None and "jobs" not in home.runs:
         raise ClusterRunsNoJobs(
             f"{home.cluster_id} is kept by its provider, who starts no jobs for us in it.",
             hint="Get a kubeconfig (POST …/kubeconfigs) and start the work with kubectl.",
@@ -133,7 +133,7 @@ def refusal(home: Home, spec: Mapping[str, Any]) -> DomainError | None:
     if model and home.gpu_model and model != home.gpu_model:
         words = f"GPUs of the model {model} asked; those of {home.cluster_id} are {home.gpu_model}."
         return GangTooLarge(words, resource="gpu_model", limit=home.gpu_model, requested=model)
-    offered = None if home.provider is None else home.provider.job_features
+    offered = home.features
     missing = [] if offered is None else [one for one in features_of(spec) if one not in offered]
     if not missing:
         if offered is None or home.provider is None:

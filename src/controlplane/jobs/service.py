@@ -359,7 +359,7 @@ def _snapshot(claim: Claim, home: Home | None, state_age_s: float) -> JobSnapsho
         hopeless=hopeless_of(row["issues"]),
         resume_step=(row["last_checkpoint"] or {}).get("step"),
         sent=home is not None and home.sends_output,
-        ruled=home is not None and home.dedicated,
+        ruled=home is not None and home.ruled,
         removed=any(one["code"] == REMOVED for one in row["issues"]),
         log_closed=row["log_closed"],
         cluster_kind="" if home is None else home.kind,

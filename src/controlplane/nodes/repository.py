@@ -26,7 +26,17 @@ def provider_ref(row: Any) -> ProviderRef:
     The frozen value of a provider's row.
     """
     features = None if row.job_features is None else tuple(row.job_features)
-    return ProviderRef(row.id, row.adapter, row.config, row.sealed, row.version, features, tuple(row.volumes or ()), row.mig or {})
+    return ProviderRef(
+        row.id,
+        row.adapter,
+        row.config,
+        row.sealed,
+        row.version,
+        features,
+        tuple(row.volumes or ()),
+        row.mig or {},
+        tuple(row.managed_work or ()),
+    )
 
 
 def read_providers(session: Session, ids: Sequence[str]) -> dict[str, ProviderRef]:
@@ -36,8 +46,9 @@ def read_providers(session: Session, ids: Sequence[str]) -> dict[str, ProviderRe
     said = ProviderRow.capabilities["job_features"].label("job_features")
     named = ProviderRow.capabilities["volumes"].label("volumes")
     parts = ProviderRow.capabilities["mig"].label("mig")
+    kept = ProviderRow.capabilities["managed_work"].label("managed_work")
     plain = (ProviderRow.id, ProviderRow.adapter, ProviderRow.config, ProviderRow.sealed, ProviderRow.version)
-    query = select(*plain, said, named, parts)
+    query = select(*plain, said, named, parts, kept)
     rows = session.execute(query.where(ProviderRow.id.in_(set(ids))))
     return {row.id: provider_ref(row) for row in rows}
 

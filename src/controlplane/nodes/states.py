@@ -139,6 +139,8 @@ class ProviderRef:
     """Names of what jobs can mount, as it said."""
     mig: Mapping[str, int] = field(default_factory=dict)
     """MIG profile to the most that one of its nodes has of it, as it said."""
+    managed_work: tuple[str, ...] = ()
+    """What work of ours runs in clusters whose control planes it keeps, as it said."""
 
 
 @dataclass(frozen=True, slots=True)

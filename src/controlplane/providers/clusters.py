@@ -34,6 +34,7 @@ JobFeature = Literal[
     "mig",
     "idle_stop",
 ]
+WorkKind = Literal["jobs", "services"]
 JobPhase = Literal["pending", "running", "completing", "succeeded", "failed", "cancelled", "unknown"]
 FailureClass = Literal[
     "user_error",
@@ -86,6 +87,8 @@ class Capabilities:
     """Versions that may be ordered with the product `managed_kubernetes`; the first is what orders get that name none."""
     instance_types: tuple[str, ...] = ()
     """Of which nodes it makes that product."""
+    managed_work: tuple[WorkKind, ...] = ()
+    """What work of ours runs in clusters of that product."""
     mig: dict[str, int] = field(default_factory=dict)
     """MIG profile to the most that one node has of it, with the feature `mig`; as its nodes are partitioned now."""
 
@@ -173,7 +176,7 @@ class ClusterView:
     version: str = ""
     """The peer's own, for example `23.11.4`; empty: it was not asked."""
     job_features: tuple[JobFeature, ...] | None = None
-    """What jobs may ask of it, of a peer that is this one cluster; None: its capabilities tell."""
+    """What jobs may ask of it, where the cluster's own API tells; None: it does not, or what was told before holds."""
 
 
 @dataclass(frozen=True, slots=True)

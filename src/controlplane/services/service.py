@@ -115,7 +115,7 @@ def home_of(session: Session, principal: Principal, project_id: str, cluster_id:
             f"{cluster_id} is a {home.kind} cluster; services run on clusters of the kind {PRODUCT}.",
             hint=f"Order a cluster with kind {PRODUCT}. On this one, run the server as a job or start it yourself on its nodes.",
         )
-    if home.managed:
+    if home.runs is not None and "services" not in home.runs:
         raise ClusterRunsNoServices(
             f"{cluster_id} is kept by its provider, who keeps no services up for us in it.",
             hint="Get a kubeconfig (POST …/kubeconfigs) and start the server with kubectl.",
@@ -152,7 +152,7 @@ def _check_kind(home: Home, wanted: Mapping[str, Any] | None) -> None:
     if model and home.gpu_model and model != home.gpu_model:
         words = f"GPUs of the model {model} asked; those of {home.cluster_id} are {home.gpu_model}."
         raise ServiceTooLarge(words, resource="gpu_model", limit=home.gpu_model, requested=model)
-    offered = None if home.provider is None else home.provider.job_features
+    offered = home.features
     asked = [name for name, is_asked in gpu_features(wanted).items() if is_asked]
     missing = [] if offered is None else [name for name in asked if name not in offered]
     if missing:

@@ -52,10 +52,9 @@ def acceptance(members: list[MemberSnapshot], view: ClusterView) -> list[dict[st
 
 def new_features(cluster: ClusterSnapshot, view: ClusterView) -> tuple[str, ...] | None:
     """
-    What jobs may ask of a peer that is this one cluster, where it is not what is known; else None.
+    What the cluster's own API tells that jobs may ask for, where it is not what is known; else None.
     """
-    known = None if cluster.provider is None else cluster.provider.job_features
-    return None if view.job_features == known else view.job_features
+    return None if view.job_features == cluster.features else view.job_features
 
 
 def usable_since(members: list[MemberSnapshot], view: ClusterView) -> dict[str, datetime | None]:

@@ -111,7 +111,7 @@ class Kube:
         """
         A plain answer, for example a log.
         """
-        return self._exchange("GET", path, query)
+        return self.exchange("GET", path, query)
 
     def create(self, path: str, body: Json) -> Json:
         """
@@ -203,7 +203,7 @@ class Kube:
     def _json(
         self, method: str, path: str, query: Mapping[str, str] | None = None, body: Json | None = None, kind: str | None = None
     ) -> Json:
-        raw = self._exchange(method, path, query or {}, body, kind)
+        raw = self.exchange(method, path, query or {}, body, kind)
         try:
             value = json.loads(raw)
         except (ValueError, RecursionError) as error:
@@ -212,9 +212,12 @@ class Kube:
             raise Unknown(f"{method} {path}: the answer is not an object")
         return value
 
-    def _exchange(
+    def exchange(
         self, method: str, path: str, query: Mapping[str, str], body: Json | None = None, kind: str | None = None
     ) -> bytes:
+        """
+        The answer to one request, whole: every other call is made of these. `kind` is the body's content type.
+        """
         left_s = time_left_s(self._timeout_s)
         ends_at = time.monotonic() + left_s
         headers = self._headers | ({"Content-Type": kind} if kind else {})

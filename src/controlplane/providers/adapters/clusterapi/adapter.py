@@ -16,15 +16,19 @@ from controlplane.providers.adapters.clusterapi.hosts import Hosts
 from controlplane.providers.adapters.clusterapi.names import HOSTS, Names
 from controlplane.providers.adapters.clusterapi.rights import class_needs, needs_for
 from controlplane.providers.adapters.clusterapi.tenants import Tenants
-from controlplane.providers.clusters import Capabilities, ClusterList, ClusterSpec, ClusterView
+from controlplane.providers.adapters.clusterapi.works import Works
+from controlplane.providers.clusters import Capabilities, ClusterList, ClusterSpec, ClusterView, JobSpec, JobView, OutputChunk
 from controlplane.providers.credentials import Kubeconfig
 from controlplane.providers.deadline import one_call
 from controlplane.providers.errors import Permanent, Refused
 from controlplane.providers.kube.access import operators_access
 from controlplane.providers.kube.client import Kube
 from controlplane.providers.kube.rights import Rights
+from controlplane.providers.kube.work.abilities import features
+from controlplane.providers.kube.work.names import Names as WorkNames
 from controlplane.providers.machines import Deployment, MachineList, MachineView
 from controlplane.providers.registry import AdapterInput, read_config
+from controlplane.providers.services import ServiceSpec, ServiceView
 
 MIB = 1024 * 1024
 MAX_NOTE = 1000
@@ -51,7 +55,8 @@ def build(given: AdapterInput) -> ClusterApiAdapter:
 
 class ClusterApiAdapter:
     """
-    One management cluster as Clusters, SupportsKubeconfigs and Machines. Safe to share between threads.
+    One management cluster as Clusters, SupportsKubeconfigs and Machines, and its clusters as SupportsJobs, SupportsGlances, SupportsNews,
+    SupportsOutput and SupportsServices. Safe to share between threads.
     """
 
     def __init__(self, config: ClusterApiConfig, kube: Kube, names: Names, now: Callable[[], datetime]) -> None:
@@ -62,11 +67,13 @@ class ClusterApiAdapter:
         self._hosts = Hosts(kube, names, config, now)
         self._tenants = Tenants(kube, names, config)
         self._clusters = Clusters(kube, names, config, self._hosts, self._tenants, now)
+        self._works = Works(self._clusters, self._tenants, WorkNames(names.deployment), config, now)
 
     def close(self) -> None:
         """
         Its connections are closed, those into tenants' clusters among them.
         """
+        self._works.close()
         self._tenants.close()
         self._kube.close()
 
@@ -88,6 +95,10 @@ class ClusterApiAdapter:
             walls=("machine", "control_plane"),
             scrub=True,
             notes=tuple(notes),
+            job_output=True,
+            job_features=features(self._config.works, queues=False),
+            volumes=tuple(self._config.work.volumes),
+            managed_work=("jobs", "services"),
             kubernetes_versions=tuple(self._config.versions),
             instance_types=tuple(sorted(self._config.machine_classes)),
         )
@@ -104,13 +115,14 @@ class ClusterApiAdapter:
         See `Clusters.observe_cluster`.
         """
         with one_call():
-            return self._clusters.observe(cluster_id)
+            return self._clusters.observe(cluster_id, self._works.notice)
 
     def delete_cluster(self, cluster_id: str) -> None:
         """
         See `Clusters.delete_cluster`.
         """
         with one_call():
+            self._works.forget(cluster_id)
             self._clusters.delete(cluster_id)
 
     def list_clusters(self) -> ClusterList:
@@ -140,6 +152,88 @@ class ClusterApiAdapter:
         """
         with one_call():
             return self._clusters.issue(cluster_id, tenant_id, lifetime_s)
+
+    def submit(self, job: JobSpec) -> str:
+        """
+        See `SupportsJobs.submit`.
+        """
+        with one_call():
+            return self._works.submit(job)
+
+    def find_job(self, cluster_id: str, token: str) -> JobView:
+        """
+        See `SupportsJobs.find_job`.
+        """
+        with one_call():
+            return self._works.find_job(cluster_id, token)
+
+    def glance(self, cluster_id: str, token: str) -> JobView | None:
+        """
+        See `SupportsGlances.glance`.
+        """
+        return self._works.glance(cluster_id, token)
+
+    def take_news(self) -> frozenset[str]:
+        """
+        See `SupportsNews.take_news`.
+        """
+        return self._works.take_news()
+
+    def list_jobs(self, cluster_id: str) -> tuple[JobView, ...]:
+        """
+        See `SupportsJobs.list_jobs`.
+        """
+        with one_call():
+            return self._works.list_jobs(cluster_id)
+
+    def cancel(self, cluster_id: str, token: str) -> None:
+        """
+        See `SupportsJobs.cancel`.
+        """
+        with one_call():
+            self._works.cancel(cluster_id, token)
+
+    def read_output(self, cluster_id: str, token: str, *, offset: int, limit: int) -> OutputChunk:
+        """
+        See `SupportsOutput.read_output`.
+        """
+        with one_call():
+            return self._works.read_output(cluster_id, token, offset=offset, limit=limit)
+
+    def apply_service(self, spec: ServiceSpec) -> None:
+        """
+        See `SupportsServices.apply_service`.
+        """
+        with one_call():
+            self._works.apply_service(spec)
+
+    def observe_service(self, cluster_id: str, service_id: str) -> ServiceView:
+        """
+        See `SupportsServices.observe_service`.
+        """
+        with one_call():
+            return self._works.observe_service(cluster_id, service_id)
+
+    def delete_service(self, cluster_id: str, service_id: str) -> None:
+        """
+        See `SupportsServices.delete_service`.
+        """
+        with one_call():
+            self._works.delete_service(cluster_id, service_id)
+
+    def list_services(self, cluster_id: str) -> tuple[str, ...]:
+        """
+        See `SupportsServices.list_services`.
+        """
+        with one_call():
+            return self._works.list_services(cluster_id)
+
+    def read_replica(self, cluster_id: str, service_id: str, name: str, *, limit: int) -> bytes:
+        """
+        See `SupportsServices.read_replica`.
+        """
+        with one_call():
+            return self._works.read_replica(cluster_id, service_id, name, limit=limit)
 
     def list_machines(self) -> MachineList:
         """

@@ -38,7 +38,7 @@ from controlplane.providers.adapters.clusterapi.names import (
 )
 from controlplane.providers.adapters.clusterapi.objects import Workers, cluster_object
 from controlplane.providers.adapters.clusterapi.tenants import Tenants, drained_by_us
-from controlplane.providers.clusters import ClusterList, ClusterSpec, ClusterView, Member, MemberView
+from controlplane.providers.clusters import ClusterList, ClusterSpec, ClusterView, JobFeature, Member, MemberView
 from controlplane.providers.credentials import Kubeconfig
 from controlplane.providers.errors import Busy, NotFound, Refused, Unsupported
 from controlplane.providers.kube.client import Conflict, Kube
@@ -48,6 +48,10 @@ from controlplane.providers.machines import Check
 Json = dict[str, Any]
 FACTS_KEPT_S = 60.0
 """How long the version of Cluster API that is served is remembered."""
+
+
+Notice = Callable[[str, Mapping[str, str], Sequence[Json]], tuple[JobFeature, ...] | None]
+"""Is told a cluster's members by the names of their Nodes, and its Nodes; returns what jobs may ask for there, None: unknown."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -140,12 +144,12 @@ class Clusters:
             if seat.machine is None and not folding.consumer(seat.host):
                 self._hosts.leave(seat.host)
 
-    def observe(self, cluster_id: str) -> ClusterView:
+    def observe(self, cluster_id: str, notice: Notice) -> ClusterView:
         """
         See `Clusters.observe_cluster`. The first look that finds the cluster complete writes down when. Raises Busy while the cluster's own
-        API does not answer: then nothing is known of its members.
+        API does not answer: then nothing is known of its members. Of a cluster with Nodes, `notice` is told and says what jobs may ask for.
         """
-        cluster = self._find(cluster_id)
+        cluster = self.find(cluster_id)
         hosts = self._hosts.marked(cluster_id)
         if cluster is None:
             return self._remains(cluster_id, hosts)
@@ -164,14 +168,15 @@ class Clusters:
         if verified is None and complete and views and told.result == "passed":
             verified = self._verify(cluster, views)
         version = folding.version_of(machines, _present_version(cluster))
-        return ClusterView(cluster_id, tuple(views), verified_at=verified, checks=tuple(checks), version=version)
+        able = notice(cluster_id, refs_of(seats), list(nodes.values())) if nodes else None
+        return ClusterView(cluster_id, tuple(views), verified_at=verified, checks=tuple(checks), version=version, job_features=able)
 
     def delete(self, cluster_id: str) -> None:
         """
         See `Clusters.delete_cluster`. Hosts lose their marks at once; one that a Machine has is still refused to everybody else.
         """
         self._tenants.forget(cluster_id)
-        cluster = self._find(cluster_id)
+        cluster = self.find(cluster_id)
         if cluster is not None and not cluster["metadata"].get("deletionTimestamp"):
             self._kube.delete(self._path(cluster_id), uid=cluster["metadata"]["uid"])
         for host in self._hosts.marked(cluster_id):
@@ -212,14 +217,35 @@ class Clusters:
         """
         See `SupportsKubeconfigs.issue_kubeconfig`.
         """
-        cluster = self._find(cluster_id)
+        self.must_be_usable(cluster_id, tenant_id)
+        return self._tenants.issue(cluster_id, lifetime_s)
+
+    def find(self, cluster_id: str) -> Json | None:
+        """
+        The Cluster, when it is there and ours.
+        """
+        found = self._kube.find(self._path(cluster_id))
+        return found if found is not None and self._names.marks(found, cluster_id) else None
+
+    def must_be_usable(self, cluster_id: str, tenant_id: str) -> None:
+        """
+        The cluster is there and the tenant's. Raises NotFound, Refused for another's, Busy for one that is being removed.
+        """
+        cluster = self.find(cluster_id)
         if cluster is None:
             raise NotFound(f"nothing of {cluster_id} is here")
         if notes_of(cluster).get(TENANT) != tenant_id:
             raise Refused(f"{tenant_id} is not the tenant of {cluster_id}", code="provider_wrong_user")
         if cluster["metadata"].get("deletionTimestamp"):
             raise Busy("the cluster is being removed", retry_in_s=5.0, code="provider_cluster_terminating")
-        return self._tenants.issue(cluster_id, lifetime_s)
+
+    def refs(self, cluster_id: str) -> dict[str, str]:
+        """
+        Its members by the names of their Nodes, those that have one. Two lists.
+        """
+        machines = self._machines(cluster_id)
+        seats = [Seat(one, machine_of(one, machines)) for one in self._hosts.marked(cluster_id)]
+        return refs_of(seats)
 
     def _check(self, spec: ClusterSpec) -> None:
         """
@@ -271,7 +297,7 @@ class Clusters:
         """
         The members by name. Raises NotFound for a host that is none, Busy for one that has no Node yet.
         """
-        if self._find(cluster_id) is None:
+        if self.find(cluster_id) is None:
             raise NotFound(f"nothing of {cluster_id} is here")
         machines = self._machines(cluster_id)
         found = {one["metadata"]["name"]: Seat(one, machine_of(one, machines)) for one in self._hosts.marked(cluster_id)}
@@ -283,13 +309,6 @@ class Clusters:
                 raise Busy(f"{ref} has no Node yet", retry_in_s=5.0)
             chosen.append(found[ref])
         return chosen
-
-    def _find(self, cluster_id: str) -> Json | None:
-        """
-        The Cluster, when it is there and ours.
-        """
-        found = self._kube.find(self._path(cluster_id))
-        return found if found is not None and self._names.marks(found, cluster_id) else None
 
     def _path(self, cluster_id: str) -> str:
         return self._names.capi_path(self.api(), "clusters", self._names.cluster(cluster_id))
@@ -359,6 +378,13 @@ class Clusters:
 
     def _peer_now(self) -> datetime:
         return self._kube.seen_at or self._now()
+
+
+def refs_of(seats: Iterable[Seat]) -> dict[str, str]:
+    """
+    Hosts by the names of their Nodes.
+    """
+    return {one.node: one.ref for one in seats if one.node}
 
 
 def _present_version(cluster: Json | None) -> str:

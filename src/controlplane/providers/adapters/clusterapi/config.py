@@ -5,9 +5,10 @@ What an operator says about one management cluster.
 import re
 from typing import Annotated, Any, Literal
 
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, model_validator
 
 from controlplane.providers.kube.settings import Cidr, LabelKey
+from controlplane.providers.kube.work.config import WorkConfig
 
 _VERSION = re.compile(r"1\.\d{1,3}\.\d{1,3}")
 
@@ -22,6 +23,38 @@ Version = Annotated[str, AfterValidator(_version)]
 ObjectName = Annotated[str, Field(min_length=1, max_length=63, pattern=r"^[a-z0-9]([-a-z0-9]*[a-z0-9])?$")]
 ClassName = Annotated[str, Field(min_length=1, max_length=253, pattern=r"^[a-z0-9]([-a-z0-9.]*[a-z0-9])?$")]
 VariableName = Annotated[str, Field(pattern=r"^[A-Za-z_][A-Za-z0-9_.-]{0,62}$")]
+
+
+NOT_THERE = frozenset(
+    {
+        *("egress", "cordon_reason", "topology_labels", "mpi_user", "mpi_home"),
+        *("metrics_url", "metrics_every_s", "gpu_metric", "metrics_labels"),
+        *("gpus_by", "dra_class", "nvlink_attribute", "queues_count_claims"),
+    }
+)
+"""Settings of work that mean nothing in a cluster that is its tenant's alone."""
+
+
+class TenantWork(WorkConfig):
+    """
+    Jobs and services in the clusters that are made.
+    """
+
+    @model_validator(mode="after")
+    def _only_what_is_there(self) -> "TenantWork":
+        odd = sorted(self.model_fields_set & NOT_THERE)
+        if odd:
+            raise ValueError(f"not for clusters of tenants' own: {', '.join(odd)}")
+        if "gpu_resource" in self.model_fields_set:
+            raise ValueError("gpu_resource stands beside work, for it is not only work's")
+        return self
+
+    @property
+    def whole(self) -> bool:
+        """
+        See `WorkConfig.whole`.
+        """
+        return True
 
 
 class ClusterApiConfig(BaseModel):
@@ -81,6 +114,15 @@ class ClusterApiConfig(BaseModel):
     """Catalog model to that label's value."""
     kubeconfig_max_s: int = Field(default=43_200, ge=600, le=86_400)
     """The longest that a tenant's kubeconfig may live, in seconds; the cluster may give less."""
+    work: TenantWork = Field(default_factory=TenantWork)
+    """How jobs and services run in tenants' clusters. Labels and GPU models here are those of Nodes there."""
+
+    @property
+    def works(self) -> WorkConfig:
+        """
+        The settings of work, whole.
+        """
+        return self.work.model_copy(update={"gpu_resource": self.gpu_resource})
 
     @property
     def classes_in(self) -> str:

@@ -15,15 +15,27 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from typing import Any
+from typing import Any, TypeVar
 
 from controlplane.providers.adapters.clusterapi.config import ClusterApiConfig
 from controlplane.providers.adapters.clusterapi.names import DRAIN, Names, notes_of
+from controlplane.providers.circuits import Circuit
 from controlplane.providers.credentials import Kubeconfig
-from controlplane.providers.errors import AuthFailed, Busy, NotFound, NotSent, Permanent, Refused, Unknown, Unsupported
+from controlplane.providers.errors import (
+    AuthFailed,
+    Busy,
+    NotFound,
+    NotSent,
+    Permanent,
+    Refused,
+    Transient,
+    Unknown,
+    UnknownBeyond,
+    Unsupported,
+)
 from controlplane.providers.kube.access import Access, from_kubeconfig
 from controlplane.providers.kube.changing import Edit, change
-from controlplane.providers.kube.client import FIELD_MANAGER, Kube
+from controlplane.providers.kube.client import FIELD_MANAGER, Expired, Kube
 from controlplane.providers.kube.kubeconfigs import kubeconfig_text, token_request
 
 Json = dict[str, Any]
@@ -32,11 +44,24 @@ KEPT_S = 300.0
 """How long a way into a cluster is held before it is read anew; Cluster API renews certificates."""
 MOST = 256
 """Ways that are held at once; the oldest goes first."""
+AT_ONCE = 4
+"""Calls to one cluster that are under way at once: one that hangs leaves the others the rest of what the provider may have."""
+PLACE_WAIT_S = 1.0
+AGAIN_S = 10.0
+"""How long after a call that was not answered the next is sensible."""
 SPACE, PEOPLE = "controlplane", "owner"
 """In a tenant's cluster: our namespace, and the account whose tokens its kubeconfigs hold."""
 BINDING = "controlplane:owner"
 RBAC = "rbac.authorization.k8s.io"
 MAX_REASON = 200
+AWAY = "provider_cluster_unreachable"
+T = TypeVar("T")
+
+
+class NoWay(NotFound):
+    """
+    Cluster API keeps no kubeconfig of the cluster, yet or any more.
+    """
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,6 +88,7 @@ class Tenants:
         self._names = names
         self._config = config
         self._ways: dict[str, Way] = {}
+        self._circuits: dict[str, Circuit] = {}
         self._lock = threading.Lock()
 
     def close(self) -> None:
@@ -79,16 +105,15 @@ class Tenants:
         Nothing of the cluster is held.
         """
         with self._lock:
-            way = self._ways.pop(cluster_id, None)
-        if way is not None:
-            way.kube.close()
+            self._circuits.pop(cluster_id, None)
+        self._renew(cluster_id)
 
     def nodes(self, cluster_id: str) -> Mapping[str, Json]:
         """
         Its Nodes by name; none while it has no API yet. Raises Busy while that does not answer.
         """
         try:
-            return {one["metadata"]["name"]: one for one in self._ask(cluster_id, lambda kube: kube.list_all("/api/v1/nodes"))}
+            return {one["metadata"]["name"]: one for one in self.ask(cluster_id, lambda kube: kube.list_all("/api/v1/nodes"))}
         except NotFound:
             return {}
 
@@ -104,7 +129,7 @@ class Tenants:
             spec = {} if cordon else {"spec": {"unschedulable": True}}
             return {"metadata": {"annotations": {DRAIN: reason[:MAX_REASON]}}, **spec}
 
-        self._ask(cluster_id, lambda kube: _change(kube, name, cordoned))
+        self.ask(cluster_id, lambda kube: _change(kube, name, cordoned))
 
     def uncordon(self, cluster_id: str, name: str) -> None:
         """
@@ -117,7 +142,7 @@ class Tenants:
             spec = {"spec": {"unschedulable": None}} if drained_by_us(node) else {}
             return {"metadata": {"annotations": {DRAIN: None}}, **spec}
 
-        self._ask(cluster_id, lambda kube: _change(kube, name, lifted))
+        self.ask(cluster_id, lambda kube: _change(kube, name, lifted))
 
     def issue(self, cluster_id: str, lifetime_s: int) -> Kubeconfig:
         """
@@ -128,7 +153,7 @@ class Tenants:
         way = self._way(cluster_id)
         if not way.access.url.startswith("https:"):
             raise Unsupported("kubectl shows a token to servers with TLS only", code="kubeconfig_needs_tls")
-        status = self._ask(cluster_id, lambda kube: _token(kube, lifetime_s)).get("status") or {}
+        status = self.ask(cluster_id, lambda kube: _token(kube, lifetime_s)).get("status") or {}
         token, ends = status.get("token"), status.get("expirationTimestamp")
         if not isinstance(token, str) or not token or not ends:
             raise Unknown("the server's answer holds no token")
@@ -139,33 +164,55 @@ class Tenants:
             server["tls-server-name"] = way.access.server_name
         return Kubeconfig(kubeconfig_text(cluster_id, server, {"token": token}), datetime.fromisoformat(ends).astimezone(UTC))
 
-    def _ask(self, cluster_id: str, question: Callable[[Kube], Any]) -> Any:
+    def reach(self, cluster_id: str) -> None:
         """
-        The cluster's answer. A credential that is refused is read anew once: Cluster API may have renewed it.
+        There is a way into the cluster, known a short while ago or now. Raises NoWay, Busy for one that cannot be used.
+        """
+        self._way(cluster_id)
+
+    def ask(self, cluster_id: str, question: Callable[[Kube], T], *, changes: bool = False) -> T:
+        """
+        The cluster's answer. A credential that is refused is read anew once, for Cluster API may have renewed it. Raises NoWay; Busy while
+        its API does not answer; UnknownBeyond instead where the question changes something and may have done so.
         """
         way = self._way(cluster_id)
+        with self._lock:
+            circuit = self._circuits.setdefault(cluster_id, Circuit(threading.BoundedSemaphore(AT_ONCE), wait_s=PLACE_WAIT_S))
         try:
-            with _as_theirs(cluster_id):
-                return question(way.kube)
+            return _asked(cluster_id, circuit, way.kube, question, changes=changes)
         except AuthFailed:
-            self.forget(cluster_id)
+            self._renew(cluster_id)
+        except (Busy, UnknownBeyond) as error:
+            if error.code == AWAY:  # it may have moved, or be gone
+                self._renew(cluster_id)
+            raise
         way = self._way(cluster_id)
         try:
-            with _as_theirs(cluster_id):
-                return question(way.kube)
+            return _asked(cluster_id, circuit, way.kube, question, changes=changes)
         except AuthFailed as error:
             words = f"the API of {cluster_id} lets us not in: {error.detail}"
-            raise Busy(words, retry_in_s=30.0, code="provider_cluster_unreachable") from error
+            raise Busy(words, retry_in_s=30.0, code=AWAY) from error
+
+    def _renew(self, cluster_id: str) -> None:
+        """
+        The way in is read anew before the next question.
+        """
+        with self._lock:
+            way = self._ways.pop(cluster_id, None)
+        if way is not None:
+            way.kube.close()
 
     def _way(self, cluster_id: str) -> Way:
         """
-        The way in. Raises NotFound while there is none.
+        The way in. Raises NoWay while there is none.
         """
         with self._lock:
             known = self._ways.get(cluster_id)
             if known is not None and time.monotonic() - known.read_at < KEPT_S:
                 return known
-        secret = self._kube.get(self._names.secret_path(cluster_id))
+        secret = self._kube.find(self._names.secret_path(cluster_id))
+        if secret is None:
+            raise NoWay(f"Cluster API keeps no kubeconfig of {cluster_id}")
         try:
             access = _read(secret)
             kube = Kube(
@@ -182,7 +229,9 @@ class Tenants:
             over = [known for known in [self._ways.pop(cluster_id, None)] if known is not None]
             self._ways[cluster_id] = fresh
             while len(self._ways) > MOST:
-                over.append(self._ways.pop(min(self._ways, key=lambda one: self._ways[one].read_at)))
+                oldest = min(self._ways, key=lambda one: self._ways[one].read_at)
+                self._circuits.pop(oldest, None)
+                over.append(self._ways.pop(oldest))
         for known in over:
             known.kube.close()  # what another thread has under way on it goes on: only idle connections are closed
         return fresh
@@ -249,13 +298,29 @@ def _read(secret: Json) -> Access:
     return from_kubeconfig(base64.b64decode((secret.get("data") or {}).get("value") or "", validate=True).decode())
 
 
+def _asked(cluster_id: str, circuit: Circuit, kube: Kube, question: Callable[[Kube], T], *, changes: bool) -> T:
+    with as_theirs(cluster_id, changes=changes):
+        circuit.enter()
+        answered = True
+        try:
+            return question(kube)
+        except (NotSent, Unknown) as error:
+            answered = isinstance(error, Expired)
+            raise
+        finally:
+            circuit.leave(answered=answered)
+
+
 @contextmanager
-def _as_theirs(cluster_id: str) -> Iterator[None]:
+def as_theirs(cluster_id: str, *, changes: bool = False) -> Iterator[None]:
     """
-    A tenant's cluster that is away says nothing of the provider, whose other clusters go on.
+    A tenant's cluster that is away says nothing of the provider, whose other clusters go on. What may have changed something there all the
+    same is told as unknown.
     """
     try:
         yield
+    except (Expired, UnknownBeyond):
+        raise
     except (NotSent, Unknown) as error:
-        words = f"the API of {cluster_id} does not answer: {error.detail}"
-        raise Busy(words, retry_in_s=10.0, code="provider_cluster_unreachable") from error
+        kind: type[Transient] = UnknownBeyond if changes and isinstance(error, Unknown) else Busy
+        raise kind(f"the API of {cluster_id} does not answer: {error.detail}", retry_in_s=AGAIN_S, code=AWAY) from error

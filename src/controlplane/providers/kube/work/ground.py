@@ -127,7 +127,7 @@ class OwnGround:
         See `Ground.nodes_now`. Control planes are left out.
         """
         self.check_name(cluster_id)
-        found = workers(self._kube.list_all("/api/v1/nodes"))
+        found = self.workers(self._kube.list_all("/api/v1/nodes"))
         with self._lock:
             self._nodes = (time.monotonic(), found)
         return found
@@ -152,8 +152,8 @@ class OwnGround:
         """
         Our queue, where we have made one, counts these nodes. What hinders that says nothing of the nodes, so nothing is raised.
         """
-        there = workers(nodes)
         try:
+            there = self.workers(nodes)
             kueue = self.kueue()
             if kueue is None or self._sums(there) == self._told:
                 return
@@ -162,6 +162,12 @@ class OwnGround:
                 self._tell(kueue, there)
         except ProviderError as error:
             log.info("a queue was not told its nodes", extra={"cluster_id": self._cluster_id, "code": error.code})
+
+    def workers(self, nodes: Iterable[Json]) -> list[Json]:
+        """
+        Those of its nodes that pods of ours come to.
+        """
+        return workers(nodes)
 
     def _make(self) -> None:
         for one in own_space(self._names, self._cluster_id, self._tenant_id, self._config):

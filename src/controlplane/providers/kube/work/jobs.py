@@ -6,6 +6,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from datetime import datetime
+from threading import Semaphore
 from typing import Any
 
 from controlplane.providers.clusters import JobSpec, JobView, OutputChunk
@@ -47,13 +48,21 @@ class Jobs:
     The SupportsJobs and SupportsOutput ports.
     """
 
-    def __init__(self, kube: Kube, names: Names, config: WorkConfig, ground: Ground, now: Callable[[], datetime]) -> None:
+    def __init__(
+        self,
+        kube: Kube,
+        names: Names,
+        config: WorkConfig,
+        ground: Ground,
+        now: Callable[[], datetime],
+        places: Semaphore | None = None,
+    ) -> None:
         self._kube = kube
         self._names = names
         self._config = config
         self._ground = ground
         self._now = now
-        self._tracker = Tracker(kube, names, lasts_s=config.watch_s, relist_s=config.relist_s)
+        self._tracker = Tracker(kube, names, lasts_s=config.watch_s, relist_s=config.relist_s, places=places)
 
     def close(self) -> None:
         """

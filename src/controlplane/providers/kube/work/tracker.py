@@ -59,8 +59,12 @@ class Tracker:
     The watches of one credential at one API server; they are open while something is recalled.
     """
 
-    def __init__(self, kube: Kube, names: Names, *, lasts_s: float, relist_s: float) -> None:
+    def __init__(
+        self, kube: Kube, names: Names, *, lasts_s: float, relist_s: float, places: threading.Semaphore | None = None
+    ) -> None:
         self.memory = Memory()
+        self._places = places
+        """Of all who may have watches open at a time; none: as many as like."""
         self._kube = kube
         self._labels = f"{names.selector()},{TOKEN}"
         self._lasts_s = lasts_s
@@ -70,6 +74,8 @@ class Tracker:
         self._asked_at = 0.0
         self._lines: list[Line] = []
         self._threads: list[threading.Thread] = []
+        self._running = 0
+        """Of our threads, those that have not come to their end."""
         self._stopping = threading.Event()
 
     def recall(self, namespace: str, token: str) -> tuple[Json, tuple[Json, ...], bool] | None:
@@ -96,6 +102,9 @@ class Tracker:
             self._asked_at = time.monotonic()
             if self._stopping.is_set() or any(one.is_alive() for one in self._threads):
                 return
+            if self._places is not None and not self._places.acquire(blocking=False):
+                return  # whoever recalls asks, until another has closed its watches
+            self._running = len(WHERE)
             self._lines = [Line(kind) for kind in WHERE]
             self._threads = [
                 threading.Thread(target=self._run, args=(line,), name=f"watch-{line.kind}", daemon=True) for line in self._lines
@@ -137,6 +146,10 @@ class Tracker:
                 pause_s = min(LONGEST_PAUSE_S, FIRST_PAUSE_S * 2.0 ** min(line.failures, 10))
                 self._stopping.wait(pause_s * random.uniform(0.5, 1.0))  # noqa: S311 - jitter, not a secret
         self._doubt(line)
+        with self._lock:
+            self._running -= 1
+            if self._running == 0 and self._places is not None:
+                self._places.release()
 
     def _done(self) -> bool:
         return self._stopping.is_set() or time.monotonic() - self._asked_at > IDLE_S
