@@ -5,6 +5,7 @@ Watches make looks cheap and decide nothing: they break, lag, repeat themselves 
 from __future__ import annotations
 
 import random
+import threading
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import replace
@@ -19,6 +20,10 @@ from controlplane.nodes.states import ProviderRef
 from controlplane.providers.adapters.kubernetes.adapter import KubernetesAdapter, build
 from controlplane.providers.clusters import ClusterSpec, JobSpec, JobView, Member
 from controlplane.providers.errors import AuthFailed
+from controlplane.providers.kube.access import Access
+from controlplane.providers.kube.client import Kube
+from controlplane.providers.kube.work.names import Names
+from controlplane.providers.kube.work.tracker import Tracker
 from controlplane.providers.registry import AdapterInput
 from controlplane.providers.toolbox import Toolbox
 from tests.factories.job_steps import JOB as KNOWN_JOB
@@ -411,3 +416,24 @@ def minted(kit: KubernetesKit, name: str) -> str:
     asked_for = {"spec": {"expirationSeconds": 3600}}
     answer = kit.ask("POST", path, asked_for, "application/json")
     return str(answer["status"]["token"])
+
+
+def test_only_so_many_follow_at_a_time(kit: KubernetesKit) -> None:
+    """Where places are counted, one who finds none asks, and follows once another has stopped."""
+    kube = Kube(Access(kit.handle.url), timeout_s=5.0, max_body_bytes=1024 * 1024, page_size=100)
+    places = threading.BoundedSemaphore(1)
+    first, second = (Tracker(kube, Names("contract"), lasts_s=1.0, relist_s=60.0, places=places) for _ in range(2))
+    first.open()
+    until(kit, lambda: first.live)
+    second.open()
+    first.open()
+    assert not second.live
+    first.close()
+
+    def follows() -> bool:
+        second.open()
+        return second.live
+
+    until(kit, follows)
+    second.close()
+    kube.close()

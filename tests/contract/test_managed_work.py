@@ -5,6 +5,7 @@ the cluster do.
 
 from __future__ import annotations
 
+import base64
 import threading
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -12,6 +13,7 @@ from typing import Any
 import pytest
 from pydantic import ValidationError
 
+from controlplane.local.addresses import free_port
 from controlplane.providers.adapters.clusterapi.config import ClusterApiConfig
 from controlplane.providers.circuits import Circuit
 from controlplane.providers.clusters import ClusterSpec, JobSpec, JobView
@@ -22,7 +24,7 @@ from tests.capi_kit import CONFIG, NAMESPACE, a_node
 from tests.contract import test_jobs_contract as jobs
 from tests.contract import test_services_contract as services
 from tests.contract.managed_work import ManagedHarness, managed_harness
-from tests.kubernetes_kit import UNTIDY, KubernetesKit
+from tests.kubernetes_kit import UNTIDY, KubernetesKit, kubeconfig
 
 pytestmark = UNTIDY
 FOLLOWER = 2
@@ -204,6 +206,22 @@ def test_a_cluster_without_a_way_in_is_not_a_cluster_that_is_gone(managed: Manag
         one.cancel(spec.cluster_id, job.token)
         one.delete_service(spec.cluster_id, told.service_id)
         assert one.list_jobs(spec.cluster_id) == one.list_services(spec.cluster_id) == ()
+
+
+def test_a_cluster_that_moved_is_found_again(managed: ManagedHarness) -> None:
+    """Cluster API's word on where it is, and as whom we come in, is read anew as soon as what was known leads nowhere."""
+    spec = managed.cluster(1)
+    job = managed.job(spec, "sleep 600", gpus_per_node=1)
+    running(managed, job)
+    secret = f"/api/v1/namespaces/{NAMESPACE}/secrets/contract-{spec.cluster_id.replace('_', '-')}-kubeconfig"
+    good = managed.kit.kit.ask("GET", secret)["data"]
+    nowhere = base64.b64encode(kubeconfig(f"http://127.0.0.1:{free_port()}", {}).encode()).decode()
+    managed.kit.kit.ask("PATCH", secret, {"data": {"value": nowhere}})
+    later = managed.another_process()
+    with pytest.raises(Busy):
+        later.find_job(spec.cluster_id, job.token)
+    managed.kit.kit.ask("PATCH", secret, {"data": good})
+    assert later.find_job(spec.cluster_id, job.token).phase == "running"
 
 
 def test_one_follows_a_cluster_that_has_work_and_none_once_it_is_gone(managed: ManagedHarness) -> None:
