@@ -8,6 +8,7 @@ from __future__ import annotations
 import base64
 import threading
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
@@ -15,6 +16,7 @@ from pydantic import ValidationError
 
 from controlplane.local.addresses import free_port
 from controlplane.providers.adapters.clusterapi.config import ClusterApiConfig
+from controlplane.providers.adapters.clusterapi.tenants import AT_ONCE
 from controlplane.providers.circuits import Circuit
 from controlplane.providers.clusters import ClusterSpec, JobSpec, JobView
 from controlplane.providers.errors import Busy, NoCapacity, NotFound, Refused, UnknownBeyond
@@ -175,6 +177,21 @@ def test_a_cluster_that_is_away_costs_no_other_anything(managed: ManagedHarness)
     assert managed.until(lambda: managed.seen(job), bool, what="there again").phase == "running"
     first = managed.seen(late).external_id
     assert guarded.submit(late) == first, "it was there already"
+
+
+def test_a_cluster_that_hangs_holds_few_calls(managed: ManagedHarness) -> None:
+    """So many wait for it and no more: the next is told to come back, and another cluster is asked meanwhile."""
+    slow, well = managed.cluster(1), managed.cluster(1, managed.tenants[1])
+    job = managed.job(slow, "sleep 600", gpus_per_node=1)
+    running(managed, job)
+    away(managed.theirs(slow), delay=2.5)
+    with ThreadPoolExecutor(AT_ONCE + 1) as pool:
+        asked_at_once = [pool.submit(managed.seen, job) for _ in range(AT_ONCE + 1)]
+        managed.adapter.submit(managed.job(well, "true"))
+        errors = [one.exception() for one in asked_at_once]
+    (told,) = filter(None, errors)
+    assert isinstance(told, Busy)
+    assert "too many calls" in told.detail
 
 
 def test_a_cluster_without_a_way_in_is_not_a_cluster_that_is_gone(managed: ManagedHarness) -> None:

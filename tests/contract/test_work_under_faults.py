@@ -1,6 +1,6 @@
 """
 Jobs and services at a peer that misbehaves: every fault, on whichever call the seed chooses. One seed on the simulator by default;
-`WORK_FAULTS=20` plays so many on the simulator and on the Kubernetes emulator, and prints how many were played.
+`WORK_FAULTS=20` plays so many on the simulator, on the Kubernetes emulator and in a managed cluster, and prints how many were played.
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ from controlplane.providers.errors import NotFound, ProviderError
 from controlplane.providers.services import ServiceSpec, ServiceView
 from tests.contract import kubernetes_harness, simulated_harness
 from tests.contract.harness import ENDED, Harness
+from tests.contract.managed_work import ManagedHarness, managed_harness
 
 pytestmark = list(kubernetes_harness.MARKS)
 Seen = TypeVar("Seen")
@@ -39,6 +40,8 @@ PLACES = (
     *(("PATCH", "/secrets"), ("GET", "/secrets"), ("PATCH", "/services"), ("DELETE", "/services"), ("GET", "/pods")),
     *(("POST", "/jobs"), ("GET", "/jobs"), ("DELETE", "/jobs")),
 )
+ABOVE = (("GET", "/clusters/"), ("GET", "/machines"), ("GET", "-kubeconfig"))
+"""What of the management cluster work asks."""
 TRIES = 60
 ENOUGH = 5
 """Seeds of which one plays every fault."""
@@ -170,20 +173,29 @@ def test_the_simulators_faults_leave_one_of_each_and_then_none(fault: str, tmp_p
 
 @pytest.mark.skipif(not SEEDS, reason="minutes: WORK_FAULTS=20 plays it")
 @pytest.mark.timeout(1800)
+@pytest.mark.parametrize("peer", ["kubernetes", "managed"])
 @pytest.mark.parametrize("fault", SERVER)
-def test_the_servers_faults_leave_one_of_each_and_then_none(fault: str, tmp_path: Path) -> None:
-    """The same on the API server's own ways to fail."""
-    with trial(kubernetes_harness.harnesses()["kubernetes"], tmp_path) as made:
-        kit: Any = made.peer.kit  # type: ignore[attr-defined]
+def test_the_servers_faults_leave_one_of_each_and_then_none(fault: str, peer: str, tmp_path: Path) -> None:
+    """The same on the API server's own ways to fail; of a cluster that its provider keeps, on the management cluster's as well."""
+    harness = {"kubernetes": kubernetes_harness.harnesses()["kubernetes"], "managed": lambda _: managed_harness(hosts=2)}[peer]
+    with trial(harness, tmp_path) as made:
+        kit: Any = made.peer.theirs(made.cluster) if isinstance(made.peer, ManagedHarness) else made.peer.kit  # type: ignore[attr-defined]
+        above: Any = made.peer.kit.kit if isinstance(made.peer, ManagedHarness) else None
         for seed in range(1, SEEDS + 1):
             chance = random.Random(seed)
-            rules = [(chance.choice(PLACES), chance.randint(1, 3)) for _ in range(3)]
-            kit.handle.post(
-                "/_emu/faults", [{"method": method, "path": path, "times": n, **SERVER[fault]} for (method, path), n in rules]
-            )
+            play(kit, fault, [(chance.choice(PLACES), chance.randint(1, 3)) for _ in range(3)])
+            if above is not None:
+                play(above, fault, [(chance.choice(ABOVE), chance.randint(1, 2))])
             made.serve()
             made.run()
             made.nothing_is_left(seed)
-            kit.handle.post("/_emu/faults", [])
-        print(f"kubernetes {fault}: {SEEDS} seeds, {made.met} errors met")
+            for one in filter(None, (kit, above)):
+                play(one, fault, [])
+        print(f"{peer} {fault}: {SEEDS} seeds, {made.met} errors met")
         assert made.met
+
+
+def play(kit: Any, fault: str, rules: list[tuple[tuple[str, str], int]]) -> None:
+    """The server fails so at these places, so often, and nowhere else."""
+    told = [{"method": method, "path": path, "times": times, **SERVER[fault]} for (method, path), times in rules]
+    kit.handle.post("/_emu/faults", told)

@@ -6,6 +6,7 @@ played, and an API server with played kubelets for each cluster.
 from __future__ import annotations
 
 import copy
+import os
 import threading
 from collections.abc import Iterator
 from contextlib import ExitStack
@@ -169,19 +170,51 @@ def test_what_runs_is_each_clusters_own_to_tell(owner: Owner) -> None:
         assert "kubectl" in refused.json()["hint"]
 
 
-def test_a_change_of_the_cluster_waits_for_its_jobs(owner: Owner) -> None:
-    """A worker that leaves is not emptied of a job; where the operator's limit ends that, the job failed by its machine."""
+def held(owner: Owner, cluster: str, job: str, state: str) -> None:
+    """The change waits, and the job runs."""
+    owner.scene.look(30)
+    (row,) = owner.scene.world.rows("SELECT state, reason FROM clusters WHERE id = :id", id=cluster)
+    assert row.state == state, row.reason
+    (row,) = owner.scene.world.rows("SELECT state, requeues, attempt, reason FROM jobs WHERE id = :id", id=job)
+    assert (row.state, row.requeues, row.attempt) == ("running", 0, 1), row.reason
+
+
+def test_a_shrink_waits_for_jobs_and_an_operators_limit_ends_them_as_a_lost_machine_does(owner: Owner) -> None:
+    """A worker that leaves is not emptied of a job; where the limit takes the worker, the job failed by its machine."""
     cluster, _ = owner.cluster("research", 2)
     job = owner.work("jobs", owner.job(cluster, SLEEPS, nodes=2, restart={"max_restarts": 0}))
     owner.until(f"jobs/{job}", "running")
     owner.change(f"/clusters/{cluster}", "PATCH", {"node_sets": [{"name": "workers", "count": 1}]})
-    owner.scene.look(30)
-    (held,) = owner.scene.world.rows("SELECT state, reason FROM clusters")
-    assert (held.state, held.reason) == ("updating", "1 nodes are being drained.")
-    assert owner.until(f"jobs/{job}", "running")
-    machines = owner.scene.kit.objects("machines")
-    owner.scene.kit.controllers.impatient = {one["metadata"]["name"] for one in machines}
+    held(owner, cluster, job, "updating")
+    owner.scene.kit.controllers.impatient = {one["metadata"]["name"] for one in owner.scene.kit.objects("machines")}
     row = owner.until(f"jobs/{job}", "failed", "succeeded", "cancelled")
     assert (row.state, row.failure_class) == ("failed", "node_fault"), row.reason
     owner.until(f"clusters/{cluster}", "running")
     assert len(owner.scene.members()) == 1
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(os.environ.get("CONTROLPLANE_SLOW") != "1", reason="slow: runs with CONTROLPLANE_SLOW=1")
+@pytest.mark.parametrize("change", ["replace", "upgrade"])
+def test_other_changes_of_the_cluster_wait_for_jobs(change: str, owner: Owner) -> None:
+    """A replacement and an upgrade stand still while a job runs, and are made once it is over; the next job runs on what there is then."""
+    cluster, _ = owner.cluster("research", 2)
+    job = owner.work("jobs", owner.job(cluster, SLEEPS, nodes=2))
+    owner.until(f"jobs/{job}", "running")
+    before = owner.scene.members()
+    if change == "replace":
+        one = owner.scene.send("GET", f"/clusters/{cluster}/instances").json()["items"][0]
+        owner.change(f"/clusters/{cluster}/instances/{one['id']}/actions/replace", "POST", None)
+        held(owner, cluster, job, "updating")
+    else:
+        owner.change(f"/clusters/{cluster}/actions/upgrade", "POST", {"version": "1.35.1"})
+        held(owner, cluster, job, "upgrading")
+    owner.change(f"/jobs/{job}/actions/cancel", "POST", None)
+    owner.until(f"jobs/{job}", "cancelled")
+    owner.until(f"clusters/{cluster}", "running")
+    assert len(owner.scene.members()) == len(before)
+    assert (owner.scene.members() == before) is (change == "upgrade")
+    after = owner.until(f"jobs/{owner.work('jobs', owner.job(cluster, HELLO, nodes=2))}", "succeeded", "failed")
+    assert after.state == "succeeded", after.reason
+    instances = {one["id"] for one in owner.scene.send("GET", f"/clusters/{cluster}/instances").json()["items"]}
+    assert set(after.placement) <= instances
