@@ -22,7 +22,8 @@ from controlplane.providers.clusters import ClusterSpec, JobSpec, JobView, Membe
 from controlplane.providers.errors import AuthFailed
 from controlplane.providers.kube.access import Access
 from controlplane.providers.kube.client import Kube
-from controlplane.providers.kube.work.names import Names
+from controlplane.providers.kube.work.memory import MOST_KEPT
+from controlplane.providers.kube.work.names import TOKEN, Names
 from controlplane.providers.kube.work.tracker import Tracker
 from controlplane.providers.registry import AdapterInput
 from controlplane.providers.toolbox import Toolbox
@@ -436,4 +437,29 @@ def test_only_so_many_follow_at_a_time(kit: KubernetesKit) -> None:
 
     until(kit, follows)
     second.close()
+    kube.close()
+
+
+def test_more_than_can_be_remembered_is_asked_for(kit: KubernetesKit) -> None:
+    """Whoever fills a cluster with objects that bear our labels makes looks dearer, and our memory no larger."""
+    kube = Kube(Access(kit.handle.url), timeout_s=5.0, max_body_bytes=1024 * 1024, page_size=100)
+    tracker = Tracker(kube, Names("contract"), lasts_s=30.0, relist_s=60.0)
+    tracker.open()
+    until(kit, lambda: tracker.live)
+    for number in range(MOST_KEPT + 1):
+        meta = {
+            "name": f"j{number}",
+            "namespace": "ns",
+            "uid": f"u{number}",
+            "resourceVersion": "1",
+            "labels": {TOKEN: f"j{number}"},
+        }
+        tracker.memory.see("jobs", {"metadata": meta, "spec": {"completions": 1}})
+    known = len(tracker.memory)
+    labels = {**Names("contract").labels("clu_1"), TOKEN: "late"}
+    pod = {"metadata": {"name": "late", "labels": labels}, "spec": {"containers": [{"name": "one", "image": "example.org/one:1"}]}}
+    kit.ask("POST", "/api/v1/namespaces/default/pods", pod, "application/json")
+    until(kit, lambda: not tracker.live)
+    assert len(tracker.memory) == known
+    tracker.close()
     kube.close()

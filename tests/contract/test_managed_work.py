@@ -19,7 +19,9 @@ from controlplane.providers.adapters.clusterapi.config import ClusterApiConfig
 from controlplane.providers.adapters.clusterapi.tenants import AT_ONCE
 from controlplane.providers.circuits import Circuit
 from controlplane.providers.clusters import ClusterSpec, JobSpec, JobView
-from controlplane.providers.errors import Busy, NoCapacity, NotFound, Refused, UnknownBeyond
+from controlplane.providers.errors import Busy, NoCapacity, NotFound, Refused, Unknown, UnknownBeyond
+from controlplane.providers.kube.access import Access
+from controlplane.providers.kube.client import Kube
 from controlplane.providers.toolbox import Guarded
 from controlplane.providers.volumes import Mount
 from tests.capi_kit import CONFIG, NAMESPACE, a_node
@@ -283,3 +285,16 @@ def test_what_work_cannot_have_here_is_refused_when_it_is_registered() -> None:
     ):
         with pytest.raises(ValidationError, match=r"not for clusters of tenants. own|stands beside work"):
             ClusterApiConfig.model_validate({**CONFIG, "work": wrong})
+
+
+def test_an_owner_makes_us_hold_no_more_than_so_much(managed: ManagedHarness) -> None:
+    """A list without end is left in the midst of it, and says nothing of the cluster."""
+    spec = managed.cluster(1)
+    theirs = managed.theirs(spec)
+    kube = Kube(Access(theirs.handle.url), timeout_s=5.0, max_body_bytes=1024 * 1024, page_size=2, most=3)
+    assert kube.list_all("/api/v1/nodes")
+    for number in range(4):
+        theirs.ask("POST", "/api/v1/namespaces", {"metadata": {"name": f"n-{number}"}}, "application/json")
+    with pytest.raises(Unknown, match="more than 3"):
+        kube.list_all("/api/v1/namespaces")
+    kube.close()

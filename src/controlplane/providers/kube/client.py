@@ -70,11 +70,13 @@ class Kube:
     One API server. Safe to share between threads, built anew after a fork.
     """
 
-    def __init__(self, way: Access, *, timeout_s: float, max_body_bytes: int, page_size: int) -> None:
+    def __init__(self, way: Access, *, timeout_s: float, max_body_bytes: int, page_size: int, most: int | None = None) -> None:
         self._url = way.url
         self._timeout_s = timeout_s
         self._max_body_bytes = max_body_bytes
         self._page_size = page_size
+        self._most = most
+        """Objects of a list; what holds more is not read to its end. None: as many as there are."""
         self._headers = {"Accept": "application/json", "User-Agent": FIELD_MANAGER}
         if way.token:
             self._headers["Authorization"] = f"Bearer {way.token}"
@@ -188,11 +190,15 @@ class Kube:
     def _pages(self, path: str, labels: str, fields: str) -> Iterator[tuple[list[Json], str]]:
         query = {"limit": str(self._page_size)} | ({"labelSelector": labels} if labels else {})
         query |= {"fieldSelector": fields} if fields else {}
+        count = 0
         while True:
             answer = self._json("GET", path, query)
             items = answer.get("items")
             if not isinstance(items, list):
                 raise Unknown(f"GET {path}: not a list")
+            count += len(items)
+            if self._most is not None and count > self._most:
+                raise Unknown(f"GET {path}: more than {self._most} objects")
             about = answer.get("metadata") or {}
             yield items, str(about.get("resourceVersion") or "")
             after = about.get("continue")

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
-from controlplane.providers.adapters.clusterapi.tenants import NoWay, T, Tenants, as_theirs
+from controlplane.providers.adapters.clusterapi.tenants import MOST_OBJECTS, NoWay, T, Tenants, as_theirs
 from controlplane.providers.errors import Busy, NotFound
 from controlplane.providers.kube.client import Kube
 from controlplane.providers.kube.feed import Feed
@@ -29,6 +29,7 @@ class Door(Kube):
         self._cluster_id = cluster_id
         self._is_there = is_there
         self._page_size = page_size
+        self._most = MOST_OBJECTS
         self.seen_at = None
 
     def close(self) -> None:

@@ -47,6 +47,8 @@ MOST = 256
 AT_ONCE = 4
 """Calls to one cluster that are under way at once: one that hangs leaves the others the rest of what the provider may have."""
 PLACE_WAIT_S = 1.0
+MOST_OBJECTS = 50_000
+"""Of one list in a tenant's cluster: its owner can make as many as it likes, and they would be ours to hold."""
 AGAIN_S = 10.0
 """How long after a call that was not answered the next is sensible."""
 SPACE, PEOPLE = "controlplane", "owner"
@@ -220,6 +222,7 @@ class Tenants:
                 timeout_s=self._config.cluster_timeout_s,
                 max_body_bytes=self._config.max_body_mib * MIB,
                 page_size=self._config.page_size,
+                most=MOST_OBJECTS,
             )
         except (binascii.Error, UnicodeDecodeError, Permanent):
             # never repeated: it is an administrator's

@@ -23,6 +23,8 @@ Key = tuple[str, str]
 """Namespace and token."""
 ENDED_KEPT = 2000
 """Ended jobs that are remembered, for the one or two looks that follow their end."""
+MOST_KEPT = 50_000
+"""Tokens of which something is remembered; whoever may do anything in a cluster can make more."""
 GONE_KEPT = 4096
 """Removals that are remembered, so that a late event does not bring the object back."""
 _ANNOTATIONS = (CANCELLED, INDEX)
@@ -52,6 +54,13 @@ class Memory:
         """
         with self._lock:
             return len(self._jobs) + sum(map(len, self._pods.values()))
+
+    @property
+    def crowded(self) -> bool:
+        """
+        Whether more is told than is remembered.
+        """
+        return max(len(self._jobs), len(self._pods)) > MOST_KEPT
 
     def see(self, kind: Kind, thing: Json) -> None:
         """

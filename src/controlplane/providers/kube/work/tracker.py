@@ -15,7 +15,7 @@ import time
 from dataclasses import dataclass
 from typing import Any
 
-from controlplane.providers.errors import ProviderError
+from controlplane.providers.errors import ProviderError, Unknown
 from controlplane.providers.kube.client import Expired, Kube
 from controlplane.providers.kube.feed import Feed
 from controlplane.providers.kube.work.memory import Kind, Memory
@@ -177,6 +177,8 @@ class Tracker:
         kind, thing = event.get("type"), event["object"]
         if kind == "ERROR":
             raise self._kube.told(f"watch {line.kind}", thing)
+        if self.memory.crowded:
+            raise Unknown(f"watch {line.kind}: too much is told")  # what is known stays, and is asked for
         if kind in {"ADDED", "MODIFIED"}:
             self.memory.see(line.kind, thing)
         elif kind == "DELETED":
