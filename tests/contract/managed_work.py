@@ -54,15 +54,15 @@ class ManagedHarness(ClusterApiHarness):
 
     def node_dies(self, ref: str) -> None:
         """
-        Its kubelet has gone silent, and the controllers have given up its pods.
+        Its kubelet has gone silent, and the controllers have given up its pods. In this order, or their successors could come here, too.
         """
+        super().node_dies(ref)
         node = self.kit.node_of(ref)
         for kit in self.kit.apart.values():
             for pod in kit.ask("GET", f"/api/v1/pods?fieldSelector=spec.nodeName={node}")["items"]:
                 if pod["status"]["phase"] not in {"Succeeded", "Failed"}:
                     path = f"/api/v1/namespaces/{pod['metadata']['namespace']}/pods/{pod['metadata']['name']}/status"
                     kit.ask("PATCH", path, {"status": {"phase": "Failed", "conditions": [DISRUPTED]}})
-        super().node_dies(ref)
 
     def _ready(self, ref: str, status: str) -> None:
         conditions = [{"type": "Ready", "status": status, "reason": "KubeletReady" if status == "True" else "NodeStatusUnknown"}]
