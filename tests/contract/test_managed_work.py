@@ -6,6 +6,7 @@ the cluster do.
 from __future__ import annotations
 
 import base64
+import os
 import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -31,6 +32,10 @@ from tests.contract.managed_work import ManagedHarness, managed_harness
 from tests.kubernetes_kit import UNTIDY, KubernetesKit, kubeconfig
 
 pytestmark = UNTIDY
+SLOW = [
+    pytest.mark.slow,
+    pytest.mark.skipif(os.environ.get("CONTROLPLANE_SLOW") != "1", reason="slow: runs with CONTROLPLANE_SLOW=1"),
+]
 FOLLOWER = 2
 """Watches of one cluster: over Jobs and over pods."""
 NOT_HERE = {
@@ -38,6 +43,15 @@ NOT_HERE = {
     "test_every_task_prints_where_it_ran": "no container has an srun",
 }
 """Laws of the suites that are left out, and why."""
+SAME = frozenset(
+    {
+        *("test_a_failing_script_is_a_user_error_with_its_exit_code", "test_the_job_sees_its_environment"),
+        *("test_a_waiting_job_can_be_cancelled", "test_cancelling_an_ended_job_leaves_its_end_as_it_was"),
+        *("test_telling_twice_changes_nothing", "test_a_new_version_replaces_the_old_one", "test_it_grows_shrinks_and_rests"),
+        *("test_an_older_turn_that_comes_late_changes_nothing", "test_a_metrics_bounds_hold", "test_replicas_without_room_wait"),
+    }
+)
+"""Laws that only the code shared with other adapters could break: they are tried with the slow ones."""
 LAWS = {
     f"{kind}: {name}": law
     for kind, suite in (("jobs", jobs), ("services", services))
@@ -53,7 +67,7 @@ def managed() -> Iterator[ManagedHarness]:
         yield made
 
 
-@pytest.mark.parametrize("law", LAWS)
+@pytest.mark.parametrize("law", [pytest.param(one, marks=SLOW if one.split(": ")[1] in SAME else ()) for one in LAWS])
 def test_the_suites_of_jobs_and_services_hold(law: str, managed: ManagedHarness) -> None:
     """As on a shared one."""
     check: Callable[[Any], None] = LAWS[law]

@@ -18,8 +18,9 @@ from controlplane.clusters import replacing, upgrading
 from controlplane.clusters import service as clusters
 from controlplane.kit import crashpoints
 from controlplane.kit.crashpoints import POINTS
+from controlplane.providers.circuits import Circuit
 from controlplane.providers.hardware import Hardware
-from controlplane.providers.toolbox import Circuit, Guarded, Reachable
+from controlplane.providers.toolbox import Guarded, Reachable
 from tests.conftest import Database
 from tests.crash.main_job import LAPSE_S, Death, Doom, Dooms, Hand
 from tests.crash.test_crash_points import ALL, FLEET, HELD, LONG_S, MANNERS, MODEST_S
