@@ -13,6 +13,7 @@ import pytest
 from controlplane.providers.clusters import ClusterSpec, JobSpec, Member
 from controlplane.providers.errors import NoCapacity, Refused
 from controlplane.providers.gpus import Slices
+from controlplane.providers.services import ServiceSpec, ServiceView
 from tests.contract.kubernetes_harness import KubernetesHarness
 from tests.kubernetes_kit import UNTIDY, KubernetesKit, kubernetes_kit
 
@@ -20,6 +21,7 @@ pytestmark = UNTIDY
 NAMESPACE = "contract-clu-1"
 SPEC = ClusterSpec("clu_1", "ten_one", "prj_one", "", (Member("gpu-00000", 8, "alc_1"), Member("gpu-00001", 8, "alc_2")))
 JOB = JobSpec("job_1-1", "clu_1", "ten_one", "", "#!/bin/bash\necho done\n", 1, 0, 1, 600, mig=Slices("1g.10gb", 2))
+SERVICE = ServiceSpec("svc_1", "clu_1", "ten_one", 1, 1, "a/b:1", 8000, 2, mig=Slices("1g.10gb", 3))
 PARTS = {"nvidia.com/gpu": "4", "nvidia.com/mig-1g.10gb": "14", "nvidia.com/mig-1g.10gb.me": "1", "nvidia.com/mig-3g.40gb": "2"}
 
 
@@ -112,3 +114,34 @@ def test_a_node_that_was_partitioned_anew_is_known_before_a_job_is_sent(peer: Ku
     assert peer.ended(job).phase == "succeeded"
     assert quota(peer)["requests.nvidia.com/mig-2g.20gb"] == "3"
     assert quota(peer)["requests.nvidia.com/gpu"] == "16"
+
+
+def holding(peer: KubernetesHarness, *wanted: tuple[str, int, int]) -> ServiceView:
+    """The service once its replicas that are ready are these: profile, slices, version."""
+    return peer.until(
+        lambda: peer.adapter.observe_service("clu_1", "svc_1"),
+        lambda view: [(one.profile, one.gpus, one.version) for one in view.replicas if one.phase == "ready"] == list(wanted),
+        what="replicas with their slices",
+    )
+
+
+def test_replicas_get_slices_by_their_profile_and_are_counted_by_it(peer: KubernetesHarness) -> None:
+    """As jobs do, within the same quota; a version with another profile finds a node that was partitioned for it since."""
+    peer.adapter.apply_service(SERVICE)
+    view = holding(peer, ("1g.10gb", 3, 1), ("1g.10gb", 3, 1))
+    assert {one.refs for one in view.replicas} == {("gpu-00001",)}
+    pods = peer.kit.ask("GET", f"/api/v1/namespaces/{NAMESPACE}/pods")["items"]
+    assert [one["spec"]["containers"][0]["resources"]["limits"] for one in pods] == [{"nvidia.com/mig-1g.10gb": "3"}] * 2
+    partition(peer.kit, "gpu-00000", {"nvidia.com/gpu": "7", "nvidia.com/mig-2g.20gb": "3"})
+    peer.adapter.apply_service(replace(SERVICE, version=2, turn=2, mig=Slices("2g.20gb", 1)))
+    holding(peer, ("2g.20gb", 1, 2), ("2g.20gb", 1, 2))
+    assert quota(peer)["requests.nvidia.com/mig-2g.20gb"] == "3"
+
+
+def test_a_replica_that_no_node_has_slices_for_is_refused_and_leaves_nothing(peer: KubernetesHarness) -> None:
+    """Another profile, more than a node has, and more nodes than have them."""
+    for wanted in (replace(SERVICE, mig=Slices("2g.20gb", 1)), replace(SERVICE, mig=Slices("1g.10gb", 15))):
+        with pytest.raises(NoCapacity) as caught:
+            peer.adapter.apply_service(wanted)
+        assert caught.value.code == "service_never_fits"
+    assert peer.kit.ask("GET", f"/apis/apps/v1/namespaces/{NAMESPACE}/deployments")["items"] == []

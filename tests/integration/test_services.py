@@ -92,6 +92,8 @@ def test_other_clusters_refuse_with_a_hint(world: ServiceWorld, kind: str) -> No
         ("template.readiness.path", {"template": {"readiness": {"path": "/a b"}}}),
         ("template.gpus_per_node", {"template": {"gpus_per_node": 17}}),
         ("template.hostPath", {"template": {"hostPath": "/"}}),
+        ("template", {"template": {"mig": {"profile": "1g.10gb"}}}),  # with gpus_per_node
+        ("template.mig.profile", {"template": {"gpus_per_node": 0, "mig": {"profile": "1g"}}}),
         ("template", {"template": {"image": None, "engine": ENGINE}}),  # with gpus_per_node
         ("replicas", {"replicas": -1}),
         ("replicas", {"replicas": 1025}),
@@ -150,6 +152,35 @@ def test_a_kind_of_gpu_is_refused_where_it_cannot_be_asked_for(world: ServiceWor
     assert (answer.status_code, answer.json()["resource"], answer.json()["requested"]) == (409, "gpu_model", "B300")
     body["spec"]["template"] |= {"gpus_per_node": 0}
     assert world.api.call("one", "POST", world.path, body).status_code == 422
+
+
+@pytest.mark.parametrize(
+    ("offered", "asked", "code", "told"),
+    [
+        (None, ("1g.10gb", 1, 1), "service_feature_unsupported", {"feature": "mig"}),
+        ({"3g.40gb": 4}, ("1g.5gb", 1, 1), "mig_profile_unknown", {"profile": "1g.5gb"}),  # an A100's
+        ({"3g.40gb": 4}, ("1g.10gb", 1, 1), "mig_profile_unknown", {"offered": ["3g.40gb"]}),
+        ({"3g.40gb": 4}, ("3g.40gb", 5, 1), "service_larger_than_cluster", {"resource": "mig_per_node", "limit": 4}),
+        ({"3g.40gb": 40}, ("3g.40gb", 19, 1), "service_larger_than_cluster", {"resource": "mig_per_node", "limit": 18}),
+        ({"3g.40gb": 5}, ("3g.40gb", 2, 5), "service_larger_than_cluster", {"resource": "replicas", "limit": 4}),
+        ({"3g.40gb": 5}, ("3g.40gb", 2, 4), None, {}),
+    ],
+)
+def test_slices_that_its_cluster_has_not_are_refused_when_they_are_ordered(
+    world: ServiceWorld, offered: dict[str, int] | None, asked: tuple[str, int, int], code: str | None, told: dict[str, Any]
+) -> None:
+    """By what is offered, by the catalog, by what nodes have, and by the room that all replicas together would need; else taken."""
+    said = json.dumps({"job_features": [] if offered is None else ["mig"], "mig": offered or {}})
+    with world.jobs.database.owner.begin() as connection:
+        connection.execute(text("UPDATE gpu_models SET mig_profiles = '{1g.10gb,3g.40gb,7g.80gb}'"))
+        connection.execute(text("UPDATE providers SET capabilities = CAST(:said AS jsonb)"), {"said": said})
+    profile, per_node, replicas = asked
+    slices = {"gpus_per_node": 0, "mig": {"profile": profile, "per_node": per_node}}
+    status, answer = world.call("POST", world.path, world.body(template=slices, replicas=replicas))
+    assert (status, answer.get("code")) == (409 if code else 202, code), answer
+    assert {name: answer[name] for name in told} == told
+    if code is None:
+        assert answer["spec"]["rollout"]["surge"] == 0
 
 
 def test_names_are_unique_until_deleted(world: ServiceWorld) -> None:

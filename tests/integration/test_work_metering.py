@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 from decimal import Decimal
 from pathlib import Path
@@ -16,9 +16,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from sqlalchemy import text
+from sqlalchemy.orm import Session
 
+from controlplane.metering import service as metering_service
 from controlplane.metering.routes import router as metering
-from controlplane.metering.states import gpu_microseconds
+from controlplane.metering.states import Work, gpu_microseconds
 from tests.conftest import Database
 from tests.factories.jobs import JobApi, JobWorld, job_api
 from tests.factories.services import ServiceWorld, service_world
@@ -182,6 +184,64 @@ def test_a_services_line_is_what_its_status_shows(setting: Setting) -> None:
     assert shown > 160
     (counted,) = world.rows("SELECT gpu_microseconds AS us FROM services")
     assert Decimal(line["gpu_seconds"]) * 1_000_000 == counted.us
+
+
+def test_a_services_slices_are_counted_by_their_share(setting: Setting) -> None:
+    """While one version follows another each profile counts by its own share; its status shows what its line does, and what is held."""
+    world = setting.world
+    with setting.jobs.database.owner.begin() as connection:
+        connection.execute(text("UPDATE gpu_models SET mig_profiles = '{1g.10gb,3g.40gb,7g.80gb}'"))
+        said = {"job_features": ["mig"], "mig": {"1g.10gb": 14, "3g.40gb": 4}}
+        connection.execute(text("UPDATE providers SET capabilities = CAST(:said AS jsonb)"), {"said": json.dumps(said)})
+    small = {"gpus_per_node": 0, "mig": {"profile": "1g.10gb", "per_node": 2}}
+    path = world.start(world.body(template=small))
+    shown = world.until_state(path, "running")
+    assert shown["spec"]["template"]["mig"] == {"profile": "1g.10gb", "per_node": 2, "slices": 1, "of_slices": 7}
+    assert shown["status"]["mig_held"] == [{"profile": "1g.10gb", "slices": 4}]
+    assert (shown["status"]["gpus_held"], shown["status"]["replicas"][0]["mig"]) == (0, {"profile": "1g.10gb", "slices": 2})
+    again = {"spec": {"template": world.body(template=small)["spec"]["template"]}}
+    same = world.call("PATCH", path, again, If_Match=f'"{shown["version"]}"')
+    assert (same[0], same[1]["status"]["current_version"]) == (202, 1)
+    large = world.body(template={"gpus_per_node": 0, "mig": {"profile": "3g.40gb", "per_node": 1}})["spec"]["template"]
+    assert world.call("PATCH", path, {"spec": {"template": large}}, If_Match=f'"{shown["version"]}"')[0] == 202
+    world.until_state(path, "running")
+    setting.jobs.clock.advance(20)
+    world.once()
+    world.act(path, "suspend")
+    after = world.until_state(path, "suspended")["status"]
+    (line,) = setting.lines(key="services")
+    times = {one["profile"]: Decimal(one["slice_seconds"]) for one in line["mig"]}
+    assert times.keys() == {"1g.10gb", "3g.40gb"}
+    assert min(times.values()) > 0
+    exact = times["1g.10gb"] / 7 + times["3g.40gb"] * 3 / 7
+    assert 0 <= exact - Decimal(line["gpu_seconds"]) < Decimal("0.000001")
+    (counted,) = world.rows("SELECT gpu_microseconds AS us FROM services")
+    looks = 100  # each drops less than a microsecond
+    assert 0 <= Decimal(line["gpu_seconds"]) * 1_000_000 - counted.us < looks
+    assert (after["gpu_seconds"], after["mig_held"]) == (counted.us // 1_000_000, [])
+
+
+def test_what_is_held_side_by_side_grows_side_by_side(setting: Setting) -> None:
+    """Whole GPUs and slices of two profiles, of the same replicas and from the same moment on: an interval each, and each goes on alone."""
+    world = setting.world
+    one = world.customer
+    began = datetime(2026, 3, 1, tzinfo=UTC)
+    whole = Work("service", "svc_side", one.tenant, one.project, one.cluster, 2, began, began + timedelta(seconds=10))
+    small = replace(whole, gpus=4, profile="1g.10gb", slices=1, of_slices=7)
+    large = replace(whole, gpus=1, profile="3g.40gb", slices=3, of_slices=7)
+    with Session(setting.jobs.database.owner) as session, session.begin():
+        session.execute(text("SELECT set_config('cp.scope', 'all', true)"))
+        metering_service.note_spans(session, [whole, small, large])
+        later = {"since": began + timedelta(seconds=10), "until": began + timedelta(seconds=30)}
+        grown = [replace(whole, **later), replace(small, **later), replace(large, **later | {"gpus": 2})]
+        metering_service.note_spans(session, grown)
+    kept = world.rows("SELECT profile, gpus, upper(during) - lower(during) AS held FROM work_intervals ORDER BY profile, gpus")
+    assert [(row.profile, row.gpus, row.held.total_seconds()) for row in kept] == [
+        ("", 2, 30),
+        ("1g.10gb", 4, 30),
+        ("3g.40gb", 1, 10),
+        ("3g.40gb", 2, 20),
+    ]
 
 
 def test_lines_are_paged_filtered_and_ones_own(setting: Setting) -> None:

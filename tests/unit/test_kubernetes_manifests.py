@@ -108,6 +108,8 @@ def _of_services() -> dict[str, Any]:
     parts += serving.beside(NAMES, by_metric, CONFIG, OFFER, OWNER)[2:]
     by_claim = replace(SERVICE, gpu=GpuKind(min_memory_gib=70))
     made["service-claiming"] = serving.main(NAMES, by_claim, CLAIMING, KUEUE, 2)
+    made |= {f"{name}-bare": serving.bare(made[name]) for name in ("service-deployment", "service-lws")}
+    made["service-sliced"] = serving.main(NAMES, replace(SERVICE, gpus_per_node=0, mig=Slices("1g.10gb+me", 2)), CONFIG, KUEUE, 2)
     made["service-claims"] = serving.claims(NAMES, by_claim, CLAIMING, "resource.k8s.io/v1", OWNER).body
     names = ("service-secret", "service-service", "service-hpa-cpu", "service-keda", "service-hpa-pods")
     return made | {name: one.body for name, one in zip(names, parts, strict=True)}
@@ -161,6 +163,7 @@ def _objects() -> dict[str, Any]:
     space = walls.own_space(NAMES, CLUSTER_ID, "ten_one", OWN) + walls.queue(NAMES, CLUSTER_ID, OWN, KUEUE, {"cpu": "384"})
     made |= {f"own-{one.body['kind']}-{one.body['metadata']['name']}".lower(): one.body for one in space}
     made["own-job"] = manifests.job(NAMES, JOB, OWN, KUEUE)
+    made["own-job-sliced"] = manifests.job(NAMES, replace(JOB, gpus_per_node=0, mig=Slices("3g.40gb", 1)), OWN, KUEUE)
     made["own-service"] = serving.main(NAMES, SERVICE, OWN, None, 2)
     made["claim"] = manifests.claim(NAMES, CLUSTER_ID, "data", CONFIG)
     made["workloadpriorityclass-high"] = walls.rank(NAMES, "high", KUEUE).body
@@ -331,7 +334,7 @@ def _state(**one: Any) -> dict[str, Any]:
 )
 def test_what_a_kubelet_says_is_folded(status: dict[str, Any], phase: str, trouble: str, code: int | None) -> None:
     """Codes that have words for people."""
-    (replica,) = standing.view(OBJECTS["service-deployment"], [_pod(**status)], SERVICE.service_id, "nvidia.com/gpu", "").replicas
+    (replica,) = standing.view(OBJECTS["service-deployment"], [_pod(**status)], SERVICE.service_id, CONFIG, "").replicas
     assert (replica.phase, replica.trouble, replica.exit_code, replica.version) == (phase, trouble, code, 3)
 
 
@@ -339,4 +342,4 @@ def test_a_quota_that_stops_pods_is_told() -> None:
     """The Deployment says it by a condition; no pod is there to tell."""
     said = {"type": "ReplicaFailure", "status": "True", "message": 'pods "x" is forbidden: exceeded quota: cluster'}
     told = {**OBJECTS["service-deployment"], "status": {"conditions": [said]}}
-    assert standing.view(told, [], SERVICE.service_id, "nvidia.com/gpu", "").trouble == "quota"
+    assert standing.view(told, [], SERVICE.service_id, CONFIG, "").trouble == "quota"

@@ -21,6 +21,8 @@ from controlplane.jobs.errors import JobEnded
 from controlplane.jobs.hopeless import hopeless_of
 from controlplane.jobs.models import JobRow
 from controlplane.jobs.ordering import JobOrder, Places, check_home, check_secrets, given, held_by, refusal
+from controlplane.jobs.slicing import refusal as refused_slices
+from controlplane.jobs.slicing import settled as settled_slices
 from controlplane.jobs.states import (
     ENDS,
     HELD,
@@ -44,6 +46,8 @@ from controlplane.kit.lifecycle import Claim, Result, wake
 from controlplane.kit.outcome import Advance, Fail, Outcome, Wait
 from controlplane.kit.paging import Page, PageAsk
 from controlplane.metering import service as metering
+
+__all__ = ["refused_slices", "settled_slices"]
 
 
 def create_job(session: Session, principal: Principal, project_id: str, order: JobOrder) -> JobRow:
@@ -74,7 +78,7 @@ def check_order(session: Session, principal: Principal, project_id: str, order: 
     mig = order.spec.get("mig")
     if not mig:
         return home, order
-    known = slicing.settled(home, mig, catalog.mig_profiles(session, home.gpu_model))
+    known = settled_slices(home, mig, catalog.mig_profiles(session, home.gpu_model))
     return home, replace(order, spec={**order.spec, "mig": known})
 
 

@@ -59,10 +59,10 @@ UPDATE work_intervals SET during = tstzrange(lower(during), greatest(lower(durin
 WHERE work_id = ANY(CAST(:works AS text[])) AND upper_inf(during)""")
 SPANS = text(f"""{GIVEN} grown AS (
   UPDATE work_intervals w SET during = tstzrange(lower(w.during), g.until, '[)')
-  FROM given g WHERE w.work_id = g.work_id AND w.gpus = g.gpus AND w.profile = g.profile AND upper(w.during) = g.since
-    AND g.until > g.since RETURNING w.work_id)
+  FROM given g WHERE w.work_id = g.work_id AND w.gpus = g.gpus AND w.profile = g.profile AND w.slices = g.slices
+    AND w.of_slices = g.of_slices AND upper(w.during) = g.since AND g.until > g.since RETURNING w.work_id, w.profile)
 INSERT INTO work_intervals ({WORK_COLUMNS}, during) SELECT {WORK_COLUMNS}, {RANGE} FROM given g
-WHERE g.until > g.since AND g.work_id NOT IN (SELECT work_id FROM grown) ON CONFLICT DO NOTHING""")
+WHERE g.until > g.since AND (g.work_id, g.profile) NOT IN (SELECT work_id, profile FROM grown) ON CONFLICT DO NOTHING""")
 
 # A seller's time is cut where its own list or the platform's changes; in each piece both are fixed, and the seller's row wins.
 PRICING = """
@@ -206,7 +206,8 @@ def end_runs(session: Session, work_ids: Sequence[str]) -> None:
 
 def note_spans(session: Session, works: Sequence[Work]) -> None:
     """
-    The times of services are kept; one that goes on where the last ended, with as many GPUs, makes it longer.
+    The times of services are kept, those of each profile by themselves; one that goes on where the last ended, with as many GPUs or
+    slices, makes it longer.
     """
     session.execute(SPANS, {"works": json.dumps([one.document() for one in works])})
 

@@ -53,6 +53,8 @@ class Work:
         """
         since, until = self.since.astimezone(UTC), None if self.until is None else self.until.astimezone(UTC)
         part = str((since - datetime(1970, 1, 1, tzinfo=UTC)) // timedelta(microseconds=1))
+        if self.kind == "service" and self.profile:  # replicas of two versions may hold both at once; a job's run holds one
+            part += f"-{self.profile}"
         return {**asdict(self), "part": part, "since": since.isoformat(), "until": until and until.isoformat()}
 
 

@@ -11,7 +11,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Literal, Protocol, runtime_checkable
 
-from controlplane.providers.gpus import GpuKind
+from controlplane.providers.gpus import GpuKind, Slices
 
 ReplicaPhase = Literal["pending", "starting", "ready", "failing", "ending"]
 Trouble = Literal[
@@ -116,6 +116,8 @@ class ServiceSpec:
     """As in the catalog; empty: any."""
     gpu: GpuKind | None = None
     """What its GPUs must be like; None: any of its cluster's."""
+    mig: Slices | None = None
+    """Slices of GPUs on each node of a replica, in the place of whole ones; None: none."""
     readiness: Readiness = Readiness()
     """When a replica may be sent requests."""
     scaling: Scaling | None = None
@@ -147,7 +149,9 @@ class ReplicaView:
     refs: tuple[str, ...] = ()
     """Members it is on."""
     gpus: int = 0
-    """GPUs it holds."""
+    """GPUs, or slices of GPUs, that it holds."""
+    profile: str = ""
+    """The MIG profile of the slices; empty: whole GPUs."""
 
 
 @dataclass(frozen=True, slots=True)

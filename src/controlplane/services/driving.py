@@ -2,6 +2,7 @@
 What the lifecycle engine asks of this room: who may be brought up, what steps need, and what an outcome means beyond the move itself.
 """
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from datetime import datetime
@@ -98,8 +99,10 @@ def apply(session: Session, results: Sequence[Result]) -> None:
     seen = [(claim, facts) for claim, facts in told if facts.observed]
     if seen:
         now = repository.clock(session)
-        metering.note_spans(session, [_span(claim, now) for claim, _ in seen if claim.row["seen_at"] is not None])
-        repository.store(session, [_columns(claim, facts) for claim, facts in seen], now)
+        metering.note_spans(session, [span for claim, _ in seen if claim.row["seen_at"] is not None for span in _spans(claim, now)])
+        sliced = [claim.id for claim, facts in seen if any(one.profile for one in facts.replicas)]
+        shares = repository.shares_of(session, sliced)
+        repository.store(session, [_columns(claim, facts, shares.get(claim.id, {})) for claim, facts in seen], now)
     ends = [
         {"id": claim.id, "number": claim.row["current_version"], "outcome": facts.outcome} for claim, facts in told if facts.outcome
     ]
@@ -113,13 +116,30 @@ def apply(session: Session, results: Sequence[Result]) -> None:
     repository.forget_tails(session, [one.claim.id for one in results if isinstance(one.outcome, Gone)])
 
 
-def _span(claim: Claim, now: datetime) -> metering.Work:
+def _spans(claim: Claim, now: datetime) -> list[metering.Work]:
+    """
+    What it held since it was last seen: whole GPUs, and slices by profile.
+    """
     row = claim.row
     where = (row["tenant_id"], row["project_id"], row["cluster_id"])
-    return metering.Work("service", claim.id, *where, row["gpus_held"], row["seen_at"], now)
+    whole = metering.Work("service", claim.id, *where, row["gpus_held"], row["seen_at"], now)
+    parts = [(one["count"], (one["profile"], one["slices"], one["of"])) for one in row["slices_held"]]
+    return [whole, *(replace(whole, gpus=count, profile=name, slices=some, of_slices=of) for count, (name, some, of) in parts)]
 
 
-def _columns(claim: Claim, facts: ServiceFacts) -> dict[str, Any]:
+def _held(facts: ServiceFacts, shares: Mapping[str, tuple[int, int]]) -> list[dict[str, Any]]:
+    """
+    The slices that all replicas hold, by profile; of a profile that no version asked for the share is not known, so it counts nothing.
+    """
+    counts: Counter[str] = Counter()
+    for one in facts.replicas:
+        if one.profile in shares:
+            counts[one.profile] += one.gpus
+    known = [(name, count, shares[name]) for name, count in sorted(counts.items()) if count]
+    return [{"profile": name, "count": count, "slices": some, "of": of} for name, count, (some, of) in known]
+
+
+def _columns(claim: Claim, facts: ServiceFacts, shares: Mapping[str, tuple[int, int]]) -> dict[str, Any]:
     return {
         "id": claim.id,
         "seen": [one.document() for one in facts.replicas[:MOST_KEPT]],
@@ -127,7 +147,8 @@ def _columns(claim: Claim, facts: ServiceFacts) -> dict[str, Any]:
         "address": facts.address,
         "trouble": facts.trouble,
         "next_tail": facts.next_tail,
-        "gpus": sum(one.gpus for one in facts.replicas),
+        "gpus": sum(one.gpus for one in facts.replicas if not one.profile),
+        "slices_held": _held(facts, shares),
     }
 
 

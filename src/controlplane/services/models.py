@@ -67,7 +67,9 @@ class ServiceRow(Moving, Base):
     next_tail: Mapped[int] = mapped_column(server_default="0")
     """Which replica's output is read first by the next look."""
     gpus_held: Mapped[int] = mapped_column(server_default="0")
-    """GPUs that its replicas held then."""
+    """Whole GPUs that its replicas held then."""
+    slices_held: Mapped[list[Any]] = mapped_column(JSONB(), server_default=text("'[]'::jsonb"))
+    """Slices of GPUs that they held then: [{profile, count, slices, of}]."""
     gpu_microseconds: Mapped[int] = mapped_column(server_default="0")
     """GPU time up to then; evidence of use, never billed: the cluster's nodes are."""
     created_by: Mapped[str]
@@ -92,7 +94,7 @@ class ServiceVersionRow(Base):
     tenant_id: Mapped[str] = mapped_column(ForeignKey("tenants.id"))
     """Whose."""
     template: Mapped[dict[str, Any]]
-    """{image, command, worker_command, env, secrets, files, port, readiness, gpus_per_node, nodes_per_replica, engine}."""
+    """{image, command, worker_command, env, secrets, files, port, readiness, gpus_per_node, mig, nodes_per_replica, engine}."""
     proposal: Mapped[dict[str, Any] | None] = mapped_column(JSONB(none_as_null=True))
     """How an engine's GPUs and parallelism were found: formulas, inputs, assumptions, sources."""
     restored: Mapped[int | None]

@@ -158,12 +158,16 @@ STORE = text(
     UPDATE services s SET
       seen = f.seen, aimed_at = f.wanted, address = CASE WHEN f.address = '' THEN s.address ELSE f.address END,
       trouble = f.trouble, next_tail = f.next_tail,
-      gpu_microseconds = s.gpu_microseconds + s.gpus_held * greatest(0,
-        CAST(extract(epoch FROM CAST(:now AS timestamptz) - coalesce(s.seen_at, CAST(:now AS timestamptz))) * 1000000 AS bigint)),
-      gpus_held = f.gpus, seen_at = CAST(:now AS timestamptz),
+      gpu_microseconds = s.gpu_microseconds + (
+        SELECT CAST(trunc(gone.us * s.gpus_held + (
+          SELECT coalesce(sum(gone.us * held.count * held.slices / held.of), 0)
+          FROM jsonb_to_recordset(s.slices_held) AS held(count numeric, slices numeric, of numeric))) AS bigint)
+        FROM (SELECT greatest(0, CAST(extract(
+          epoch FROM CAST(:now AS timestamptz) - coalesce(s.seen_at, CAST(:now AS timestamptz))) * 1000000 AS bigint)) AS us) gone),
+      gpus_held = f.gpus, slices_held = f.slices_held, seen_at = CAST(:now AS timestamptz),
       version = s.version + CASE WHEN s.seen IS DISTINCT FROM f.seen OR s.aimed_at <> f.wanted OR s.trouble <> f.trouble THEN 1 ELSE 0 END
     FROM jsonb_to_recordset(CAST(:facts AS jsonb)) AS f(
-      id text, seen jsonb, wanted bigint, address text, trouble text, next_tail bigint, gpus bigint)
+      id text, seen jsonb, wanted bigint, address text, trouble text, next_tail bigint, gpus bigint, slices_held jsonb)
     WHERE s.id = f.id
     """
 )
@@ -172,6 +176,13 @@ OUTCOME = text(
     UPDATE service_versions v SET outcome = f.outcome
     FROM jsonb_to_recordset(CAST(:facts AS jsonb)) AS f(id text, number bigint, outcome text)
     WHERE v.service_id = f.id AND v.number = f.number AND v.outcome <> 'ready'
+    """
+)
+SHARES = text(
+    """
+    SELECT service_id, template->'mig'->>'profile' AS profile, CAST(template->'mig'->>'slices' AS bigint) AS slices,
+      CAST(template->'mig'->>'of_slices' AS bigint) AS of_slices
+    FROM service_versions WHERE service_id = ANY(:ids) AND jsonb_typeof(template->'mig') = 'object' ORDER BY number
     """
 )
 FORGET = text("DELETE FROM service_logs WHERE service_id IN :ids").bindparams(bindparam("ids", expanding=True))
@@ -185,6 +196,16 @@ def store(session: Session, facts: Sequence[Mapping[str, Any]], now: datetime) -
     What was seen of the services at the moment stands in their rows, and GPU time was counted up to it; one statement for all.
     """
     session.execute(STORE, {"facts": json.dumps(list(facts)), "now": now})
+
+
+def shares_of(session: Session, service_ids: Sequence[str]) -> dict[str, dict[str, tuple[int, int]]]:
+    """
+    By service and MIG profile: of a GPU's parts of compute so many, of so many, as the last version that asked for the profile was told.
+    """
+    found: dict[str, dict[str, tuple[int, int]]] = {}
+    for one in session.execute(SHARES, {"ids": list(service_ids)}) if service_ids else ():
+        found.setdefault(one.service_id, {})[one.profile] = (one.slices, one.of_slices)
+    return found
 
 
 def store_outcomes(session: Session, facts: Sequence[Mapping[str, Any]]) -> None:

@@ -48,7 +48,7 @@ def create_service(call: Call, project_id: str, body: ServiceCreate) -> Reply:
         cluster_id=spec.cluster_id,
         replicas=spec.replicas,
         scaling=None if spec.autoscaling is None else spec.autoscaling.model_dump(),
-        rollout=spec.rollout.settled(template["gpus_per_node"]),
+        rollout=spec.rollout.settled(template),
         template=template,
         proposal=proposal,
     )
@@ -117,7 +117,6 @@ def update_service(call: Call, project_id: str, service_id: str, body: ServicePa
     view = service.get_service(call.session, call.principal, project_id, service_id)
     made = None if spec.template is None else _template(call, project_id, view.row.cluster_id, spec.template)
     template, proposal = made or (None, None)
-    gpus = (template or view.version.template)["gpus_per_node"]
     change = service.Change(
         labels=body.labels,
         template=template,
@@ -125,7 +124,7 @@ def update_service(call: Call, project_id: str, service_id: str, body: ServicePa
         replicas=spec.replicas,
         scaling=None if spec.autoscaling is None else spec.autoscaling.model_dump(),
         fixed="autoscaling" in spec.model_fields_set and spec.autoscaling is None,
-        rollout=None if spec.rollout is None else spec.rollout.settled(gpus),
+        rollout=None if spec.rollout is None else spec.rollout.settled(template or view.version.template),
     )
     return _accepted(call, service.change_service(call.session, call.principal, project_id, service_id, call.check_version, change))
 

@@ -2,6 +2,7 @@
 Services on the wire.
 """
 
+from collections.abc import Mapping
 from typing import Annotated, Any, Self
 
 from pydantic import AfterValidator, Field, StringConstraints, model_validator
@@ -10,7 +11,7 @@ from controlplane.calculating.answers import Precision
 from controlplane.calculating.engines import ModelPath
 from controlplane.calculating.facts import ModelFacts
 from controlplane.services.planning import EngineName
-from controlplane.web.programs import Env, GpuUse, Image, SecretUse, check_ways
+from controlplane.web.programs import Env, GpuUse, Image, MigUse, SecretUse, check_ways
 from controlplane.web.schemas import Body, Labels, Name
 
 MAX_COMMAND_BYTES = 64 * 1024
@@ -119,11 +120,12 @@ class Rollout(Body):
         examples=[3600],
     )
 
-    def settled(self, gpus_per_node: int) -> dict[str, int]:
+    def settled(self, template: Mapping[str, Any]) -> dict[str, int]:
         """
-        With what was left out filled in: GPUs for one more replica are seldom free.
+        With what was left out filled in: GPUs, or slices of them, for one more replica are seldom free.
         """
-        surge = self.surge if self.surge is not None else (0 if gpus_per_node or self.unavailable else 1)
+        held = template["gpus_per_node"] or template.get("mig")
+        surge = self.surge if self.surge is not None else (0 if held or self.unavailable else 1)
         unavailable = self.unavailable if self.unavailable is not None else (0 if surge else 1)
         return {"surge": surge, "unavailable": unavailable, "timeout_s": self.timeout_s}
 
@@ -200,6 +202,11 @@ class Template(Body):
     gpu: GpuUse | None = Field(
         default=None, description="What its GPUs must be like; left out: any of the cluster's. Needs `gpus_per_node`."
     )
+    mig: MigUse | None = Field(
+        default=None,
+        description="Slices of GPUs on each node of a replica in the place of whole ones, where the cluster's nodes are partitioned so."
+        " Not with `engine`.",
+    )
     nodes_per_replica: int = Field(
         default=1, ge=1, le=64, description="Nodes of one replica, which start and end together.", examples=[1]
     )
@@ -210,6 +217,8 @@ class Template(Body):
             raise ValueError("give an image, or an engine")
         if self.gpu is not None and not (self.gpus_per_node or self.engine):
             raise ValueError("gpu says what GPUs are like; say how many with gpus_per_node")
+        if self.mig is not None and (self.gpus_per_node or self.engine):
+            raise ValueError("mig asks for slices, gpus_per_node and engines for whole GPUs; ask for one of them")
         twice = sorted({one.env for one in self.secrets if one.env} & self.env.keys())
         if twice:
             raise ValueError(f"{', '.join(twice)}: given by env and by a secret")

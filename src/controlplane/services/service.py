@@ -9,10 +9,12 @@ from typing import Any
 
 from sqlalchemy.orm import Session
 
+from controlplane.catalog import service as catalog
 from controlplane.clusters import service as clusters
 from controlplane.clusters.states import HOME_LOST, Home
 from controlplane.identity import service as identity
 from controlplane.jobs import service as jobs
+from controlplane.jobs.errors import GangTooLarge
 from controlplane.jobs.states import FEATURE_HINTS, gpu_features
 from controlplane.kit.access import Principal
 from controlplane.kit.clock import CpClock
@@ -129,7 +131,7 @@ def check_size(home: Home, template: Mapping[str, Any], most_replicas: int) -> N
     """
     Returns when so many replicas could stand on the cluster with nothing else on it. Raises ServiceTooLarge, ServiceFeatureMissing.
     """
-    _check_kind(home, template.get("gpu"))
+    _check_kind(home, template.get("gpu"), template.get("mig"))
     gpus, nodes = template["gpus_per_node"], template["nodes_per_replica"]
     if gpus > home.gpus_per_node:
         words = f"{gpus} GPUs per node asked; the nodes of {home.cluster_id} have {home.gpus_per_node}."
@@ -137,23 +139,54 @@ def check_size(home: Home, template: Mapping[str, Any], most_replicas: int) -> N
     if nodes > home.nodes:
         words = f"{nodes} nodes per replica asked; {home.cluster_id} has {home.nodes}."
         raise ServiceTooLarge(words, resource="nodes", limit=home.nodes, requested=nodes)
-    if gpus:
-        room = home.nodes * (home.gpus_per_node // gpus) // nodes
-        if most_replicas > room:
-            words = f"{most_replicas} replicas of {nodes} x {gpus} GPUs asked; {home.cluster_id} has room for {room}."
-            raise ServiceTooLarge(words, resource="replicas", limit=room, requested=most_replicas)
+    mig = template.get("mig")
+    on_a_node = _slices_on_a_node(home, mig) // mig["per_node"] if mig else home.gpus_per_node // gpus if gpus else None
+    room = most_replicas if on_a_node is None else home.nodes * on_a_node // nodes
+    if most_replicas > room:
+        each = f"{mig['per_node']} {mig['profile']}" if mig else f"{gpus} GPUs"
+        words = f"{most_replicas} replicas of {nodes} x {each} asked; {home.cluster_id} has room for {room}."
+        raise ServiceTooLarge(words, resource="replicas", limit=room, requested=most_replicas)
 
 
-def _check_kind(home: Home, wanted: Mapping[str, Any] | None) -> None:
+def _slices_on_a_node(home: Home, mig: Mapping[str, Any]) -> int:
     """
-    GPUs of the kind can be asked for, where the provider has said yet. Raises ServiceFeatureMissing, ServiceTooLarge.
+    The most slices of the profile that a node has, as it is partitioned now, or can have where nobody has said yet. Raises ServiceTooLarge,
+    MigProfileUnknown.
+    """
+    could: int = home.gpus_per_node * mig["of_slices"] // mig["slices"]
+    if home.provider is None or home.provider.job_features is None:
+        return could
+    refusal = jobs.refused_slices(home, mig)
+    if isinstance(refusal, GangTooLarge):
+        raise ServiceTooLarge(refusal.detail, **refusal.fields)
+    if refusal is not None:
+        raise refusal
+    return min(could, home.provider.mig[mig["profile"]])
+
+
+def _settled(session: Session, home: Home, template: Mapping[str, Any]) -> Mapping[str, Any]:
+    """
+    The template with the share of a GPU that each slice is, by the catalog. Raises MigProfileUnknown, ServiceTooLarge.
+    """
+    mig = template.get("mig")
+    if not mig:
+        return template
+    try:
+        return {**template, "mig": jobs.settled_slices(home, mig, catalog.mig_profiles(session, home.gpu_model))}
+    except GangTooLarge as error:
+        raise ServiceTooLarge(error.detail, **error.fields) from None
+
+
+def _check_kind(home: Home, wanted: Mapping[str, Any] | None, mig: Mapping[str, Any] | None) -> None:
+    """
+    GPUs of the kind, or slices, can be asked for, where the provider has said yet. Raises ServiceFeatureMissing, ServiceTooLarge.
     """
     model = (wanted or {}).get("model")
     if model and home.gpu_model and model != home.gpu_model:
         words = f"GPUs of the model {model} asked; those of {home.cluster_id} are {home.gpu_model}."
         raise ServiceTooLarge(words, resource="gpu_model", limit=home.gpu_model, requested=model)
     offered = home.features
-    asked = [name for name, is_asked in gpu_features(wanted).items() if is_asked]
+    asked = [name for name, is_asked in {**gpu_features(wanted), "mig": bool(mig)}.items() if is_asked]
     missing = [] if offered is None else [name for name in asked if name not in offered]
     if missing:
         what, hint = FEATURE_HINTS[missing[0]]
@@ -162,11 +195,13 @@ def _check_kind(home: Home, wanted: Mapping[str, Any] | None) -> None:
 
 def create_service(session: Session, principal: Principal, project_id: str, order: ServiceOrder) -> ServiceView:
     """
-    The service is on its way. Raises NotFound, NameTaken, ClusterRunsNoServices, ClusterUnusable, ServiceTooLarge, SecretUnknown.
+    The service is on its way. Raises NotFound, NameTaken, ClusterRunsNoServices, ClusterUnusable, ServiceTooLarge, MigProfileUnknown,
+    SecretUnknown.
     """
     home = home_of(session, principal, project_id, order.cluster_id)
-    check_size(home, order.template, _most(order.replicas, order.scaling))
-    jobs.check_named(session, project_id, order.template["secrets"])
+    template = _settled(session, home, order.template)
+    check_size(home, template, _most(order.replicas, order.scaling))
+    jobs.check_named(session, project_id, template["secrets"])
     if repository.find_named(session, project_id, order.name) is not None:
         raise NameTaken(f"There is a service {order.name} in this project already.")
     initial = SERVICE_STATES.by_name[SERVICE_STATES.initial]
@@ -185,7 +220,7 @@ def create_service(session: Session, principal: Principal, project_id: str, orde
         deadline_at=CpClock() + timedelta(seconds=initial.longest_stay_s or 0),
         created_by=principal.id,
     )
-    repository.add(session, row, _version(row, 1, order.template, order.proposal, None, principal))
+    repository.add(session, row, _version(row, 1, template, order.proposal, None, principal))
     new = NewOperation("service.create", "service", row.id, principal.id, row.tenant_id, project_id)
     start_operation(session, new, first=row.state, reason=row.reason)
     _tell(session, row, "", row.state, row.reason)
@@ -240,7 +275,8 @@ def change_service(
     """
     Labels are changed at once; anything else is being rolled out, a changed template as a version of its own. `check` judges If-Match.
 
-    Raises ServiceNotChangeable, ServiceTooLarge, ClusterUnusable, SecretUnknown, OperationActive, VersionRequired, VersionStale.
+    Raises ServiceNotChangeable, ServiceTooLarge, MigProfileUnknown, ClusterUnusable, SecretUnknown, OperationActive, VersionRequired,
+    VersionStale.
     """
     view = _changeable(session, principal, project_id, service_id, check)
     row = view.row
@@ -248,12 +284,13 @@ def change_service(
         repository.put_labels(session, row, change.labels)
     template = view.version.template if change.template is None else change.template
     values = _wanted(row, change)
-    if change.template == view.version.template:
-        template = view.version.template
-    renewed = template is not view.version.template
-    if not values and not renewed:
+    if not values and change.template is None:
         return view_of(session, row)
     home = home_of(session, principal, project_id, row.cluster_id)
+    template = _settled(session, home, template)
+    renewed = _said(template) != _said(view.version.template)
+    if not values and not renewed:
+        return view_of(session, row)
     check_size(home, template, _most(values.get("replicas", row.replicas), values.get("scaling", row.scaling)))
     words = f"Version {row.current_version + 1} is rolled out." if renewed else "What was asked for has changed."
     if renewed:
@@ -262,6 +299,13 @@ def change_service(
         repository.add_version(session, _version(row, number, template, change.proposal, None, principal))
         values["current_version"] = number
     return _begin(session, principal, row, "service.update", words, values)
+
+
+def _said(template: Mapping[str, Any]) -> dict[str, Any]:
+    """
+    What the template says; versions that are older than a field do not have it.
+    """
+    return {name: value for name, value in template.items() if value is not None}
 
 
 def roll_back(session: Session, principal: Principal, project_id: str, service_id: str, number: int | None) -> ServiceView:

@@ -116,7 +116,9 @@ class Seen:
     instances: tuple[str, ...]
     """Where it is."""
     gpus: int
-    """GPUs that it holds."""
+    """GPUs, or slices of GPUs, that it holds."""
+    profile: str = ""
+    """The MIG profile of the slices; empty: whole GPUs."""
 
     def document(self) -> dict[str, Any]:
         """

@@ -12,7 +12,7 @@ from controlplane.services.models import ServiceLogRow, ServiceVersionRow
 from controlplane.services.schemas import CLUSTER_ID
 from controlplane.services.service import ServiceView
 from controlplane.services.states import TROUBLES, UNKNOWN_TROUBLE
-from controlplane.web.programs import GpuUseOut, SecretUseOut
+from controlplane.web.programs import GpuUseOut, MigUseOut, SecretUseOut
 from controlplane.web.schemas import Issue, Moment, Out, Status
 
 
@@ -63,6 +63,7 @@ class TemplateOut(Out):
     readiness: ReadyWhenOut = Field(description="When a replica may be sent requests.")
     gpus_per_node: int = Field(description="GPUs on each node of a replica.", examples=[1])
     gpu: GpuUseOut | None = Field(default=None, description="What its GPUs must be like.")
+    mig: MigUseOut | None = Field(default=None, description="Slices of GPUs on each node of a replica, in the place of whole ones.")
     nodes_per_replica: int = Field(description="Nodes of one replica.", examples=[1])
 
 
@@ -88,6 +89,15 @@ class ServiceSpecOut(Out):
     rollout: RolloutOut = Field(description="How a version follows the one before.")
 
 
+class SlicesHeld(Out):
+    """
+    Slices of partitioned GPUs.
+    """
+
+    profile: str = Field(description="The MIG profile.", examples=["1g.10gb"])
+    slices: int = Field(description="How many of them.", examples=[2])
+
+
 class ReplicaOut(Out):
     """
     One replica as the last look found it.
@@ -102,7 +112,8 @@ class ReplicaOut(Out):
     instances: list[str] = Field(
         description="Instances of the cluster that it is on.", examples=[["ins_01k5x7p3r8w2v6t9q4n0m1c2d3"]]
     )
-    gpus: int = Field(description="GPUs that it holds.", examples=[1])
+    gpus: int = Field(description="Whole GPUs that it holds.", examples=[1])
+    mig: SlicesHeld | None = Field(default=None, description="Slices of GPUs that it holds.", examples=[None])
 
 
 class ServiceStatus(Status):
@@ -117,9 +128,11 @@ class ServiceStatus(Status):
     address: str = Field(description="Where others on the cluster reach it.", examples=["svc-01k5.cp-clu-01k5.svc:8000"])
     seen_at: Moment | None = Field(description="When the cluster was last seen; all of the above is as of then.", examples=[None])
     suspended: bool = Field(description="Whether it has no replicas until it is resumed.", examples=[False])
-    gpus_held: int = Field(description="GPUs that its replicas hold.", examples=[2])
+    gpus_held: int = Field(description="Whole GPUs that its replicas hold.", examples=[2])
+    mig_held: list[SlicesHeld] = Field(default=[], description="Slices of GPUs that its replicas hold, by profile.", examples=[[]])
     gpu_seconds: int = Field(
-        description="GPU time of its replicas up to `seen_at`. It is not billed: the cluster's nodes are.", examples=[7200]
+        description="GPU time of its replicas up to `seen_at`, of slices their share. It is not billed: the cluster's nodes are.",
+        examples=[7200],
     )
 
 
@@ -190,13 +203,20 @@ def _status(view: ServiceView) -> ServiceStatus:
         seen_at=row.seen_at,
         suspended=row.suspended,
         gpus_held=row.gpus_held,
+        mig_held=[SlicesHeld(profile=one["profile"], slices=one["count"]) for one in row.slices_held],
         gpu_seconds=row.gpu_microseconds // 1_000_000,
     )
 
 
 def _replica(kept: Mapping[str, Any]) -> ReplicaOut:
-    plain = {name: kept[name] for name in ("name", "version", "phase", "exit_code", "restarts", "instances", "gpus")}
-    return ReplicaOut(**plain, issue=_issue(kept["trouble"]) if kept["trouble"] else None)
+    plain = {name: kept[name] for name in ("name", "version", "phase", "exit_code", "restarts", "instances")}
+    profile, held = kept.get("profile", ""), kept["gpus"]
+    return ReplicaOut(
+        **plain,
+        gpus=0 if profile else held,
+        mig=SlicesHeld(profile=profile, slices=held) if profile else None,
+        issue=_issue(kept["trouble"]) if kept["trouble"] else None,
+    )
 
 
 def _issue(code: str) -> Issue:

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from controlplane.clusters.states import HOME_LOST, HOME_READY
 from controlplane.kit.outcome import Advance, Wait
 from controlplane.providers.errors import ProviderError
-from controlplane.providers.gpus import kind_of
+from controlplane.providers.gpus import kind_of, slices_of
 from controlplane.providers.services import (
     Readiness,
     ReplicaView,
@@ -56,6 +56,7 @@ def spec_of(service: ServiceSnapshot, values: Mapping[str, str]) -> ServiceSpec:
         nodes=template["nodes_per_replica"],
         gpu_model=service.gpu_model if template["gpus_per_node"] else "",
         gpu=kind_of(template.get("gpu")),
+        mig=slices_of(template.get("mig")),
         readiness=Readiness(**template["readiness"]),
         scaling=scaling,
         surge=rollout["surge"],
@@ -151,6 +152,7 @@ def _seen(service: ServiceSnapshot, one: ReplicaView) -> Seen:
         restarts=one.restarts,
         instances=tuple(service.instances[ref] for ref in one.refs if ref in service.instances),
         gpus=one.gpus,
+        profile=one.profile,
     )
 
 

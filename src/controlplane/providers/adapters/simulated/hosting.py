@@ -2,7 +2,8 @@
 Services on simulated clusters: replicas with a place, a start and an end, replayed from event to event up to the present.
 
 What befalls a replica is told by its image and command, so that people can rehearse it: an image whose name ends in `:missing` cannot be
-pulled, the program `false` and `sh -c 'exit 3'` end at once, again and again. Everything else comes up and listens.
+pulled, the program `false` and `sh -c 'exit 3'` end at once, again and again. Everything else comes up and listens. No GPU is partitioned
+here: replicas hold the slices that they ask for, and take no room for them.
 """
 
 from __future__ import annotations
@@ -22,6 +23,7 @@ from controlplane.providers.adapters.simulated.faults import CANARY_HOST, FORGOT
 from controlplane.providers.adapters.simulated.groups import standing
 from controlplane.providers.adapters.simulated.members import MemberRow, all_members
 from controlplane.providers.errors import NoCapacity, NotFound, Refused, Unsupported
+from controlplane.providers.gpus import Slices
 from controlplane.providers.services import ReplicaView, Scaling, ServiceSpec, ServiceView, Trouble
 
 _EXIT = re.compile(r"exit ([1-9][0-9]{0,2})")
@@ -270,8 +272,9 @@ def spec_from(given: Mapping[str, Any]) -> ServiceSpec:
     """
     from_lists: dict[str, Any] = {name: tuple(given[name]) for name in ("command", "worker_command")}
     scaling = None if given["scaling"] is None else Scaling(**given["scaling"])
+    mig = Slices(**given["mig"]) if given.get("mig") else None
     plain = {name: value for name, value in given.items() if name not in {"files", "readiness"}}
-    return ServiceSpec(**{**plain, **from_lists, "scaling": scaling})
+    return ServiceSpec(**{**plain, **from_lists, "scaling": scaling, "mig": mig})
 
 
 def _refuse_impossible(act: Act, object_id: int, spec: ServiceSpec) -> None:
@@ -390,6 +393,8 @@ def _view(row: sqlite3.Row, at: int) -> ReplicaView:
         phase, trouble = "starting" if fate == "never_ready" else "failing", _TROUBLES[fate]
     if row["ending_at"] is not None and row["ending_at"] <= at:
         phase, trouble = "ending", ""
+    mig = spec_of(row["spec"]).mig
+    held = sum(len(gpus) for _, gpus in nodes) if mig is None else mig.per_node * len(nodes)
     return ReplicaView(
         name=_name(row),
         version=row["version"],
@@ -398,5 +403,6 @@ def _view(row: sqlite3.Row, at: int) -> ReplicaView:
         exit_code=(_OOM_CODE if fate == "out_of_memory" else _exit_code(row)) if crashes else None,
         restarts=1 + (at - row["placed_at"]) // RESTART_EVERY_US if crashes else 0,
         refs=tuple(ref for ref, _ in nodes) if placed else (),
-        gpus=sum(len(gpus) for _, gpus in nodes) if placed else 0,
+        gpus=held if placed else 0,
+        profile=mig.profile if mig is not None and placed else "",
     )

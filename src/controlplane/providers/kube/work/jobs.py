@@ -30,7 +30,7 @@ from controlplane.providers.kube.work.manifests import (
 )
 from controlplane.providers.kube.work.names import CANCELLED, TOKEN, Names, core, grouped, job_name
 from controlplane.providers.kube.work.pool import ended
-from controlplane.providers.kube.work.slicing import profiles_on
+from controlplane.providers.kube.work.slicing import able
 from controlplane.providers.kube.work.tracker import Tracker
 from controlplane.providers.kube.work.walls import rank
 
@@ -316,11 +316,11 @@ class Jobs:
         Enough nodes have so many of the slices, and quota and queue know of them: nodes may have been partitioned since.
         """
         nodes = self._ground.nodes_now(spec.cluster_id)
-        able = sum(profiles_on(one, self._config).get(wanted.profile, 0) >= wanted.per_node for one in nodes)
-        if not able:
+        found = able(nodes, wanted, self._config)
+        if not found:
             raise Refused(f"no node of {spec.cluster_id} has {wanted}", code="job_mig_unknown")
-        if able < spec.nodes:
-            raise NoCapacity(f"{spec.nodes} nodes with {wanted} asked, {able} in the cluster", code="job_larger_than_cluster")
+        if found < spec.nodes:
+            raise NoCapacity(f"{spec.nodes} nodes with {wanted} asked, {found} in the cluster", code="job_larger_than_cluster")
         self._ground.admit_slices(spec.cluster_id, nodes)
 
     def _refuse_small(self, spec: JobSpec) -> None:

@@ -8,7 +8,7 @@ import base64
 from typing import Any
 
 from controlplane.providers.clusters import JobSpec
-from controlplane.providers.errors import Refused, Unsupported
+from controlplane.providers.errors import Refused
 from controlplane.providers.kube.work import mpi
 from controlplane.providers.kube.work.config import WorkConfig, check_image
 from controlplane.providers.kube.work.devices import marked_pod, marked_template, refuse_kind, selectors, template_body
@@ -23,6 +23,7 @@ from controlplane.providers.kube.work.pods import (
     odd_variables,
     secret_files,
 )
+from controlplane.providers.kube.work.slicing import refuse_slices
 from controlplane.providers.kube.work.walls import HEADLESS, Queueing
 from controlplane.providers.launching import on_each_node
 from controlplane.providers.volumes import Mount, check_mounts
@@ -49,10 +50,7 @@ def refuse_unsendable(spec: JobSpec, config: WorkConfig) -> None:
         raise Refused("the environment or script cannot be sent", code="job_env_invalid")
     check_mounts(spec.mounts, config.volumes)
     refuse_kind(spec.gpu, config)
-    if spec.mig is not None and (spec.gpus_per_node or config.gpus_by == "dra"):
-        raise Unsupported(
-            "slices are given out by a device plugin alone, and in the place of whole GPUs", code="job_feature_unsupported"
-        )
+    refuse_slices(spec.mig, spec.gpus_per_node, config)
     if config.gpus_by == "dra":
         selectors(spec.gpu, spec.gpu_model, config)
     if spec.image:
@@ -189,7 +187,9 @@ def _template_marks(labels: dict[str, str], spec: JobSpec, config: WorkConfig, k
 
 def _pod(spec: JobSpec, config: WorkConfig, kueue: Queueing | None) -> Json:
     return {
-        **fence(config, spec.cluster_id, spec.gpu_model, spec.gpus_per_node, unknown_model="job_gpu_model_unknown"),
+        **fence(
+            config, spec.cluster_id, spec.gpu_model, spec.gpus_per_node, unknown_model="job_gpu_model_unknown", slices=spec.mig
+        ),
         **marked_pod(job_name(spec.token) if claims_gpus(spec, config) else ""),
         "restartPolicy": "Never",
         "subdomain": HEADLESS,

@@ -55,10 +55,12 @@ def secret_files(secret: str, keys: Mapping[str, str]) -> Json:
     return {"secretName": secret, "defaultMode": _READ_OWN, "items": items}
 
 
-def fence(config: WorkConfig, cluster_id: str, gpu_model: str, gpus: int, *, unknown_model: str) -> Json:
+def fence(
+    config: WorkConfig, cluster_id: str, gpu_model: str, gpus: int, *, unknown_model: str, slices: Slices | None = None
+) -> Json:
     """
-    The fields of a pod that keep it in its place; a whole Kubernetes of one tenant's has no other place. Raises Refused, with the code
-    `unknown_model`, for a model that no label stands for.
+    The fields of a pod that keep it in its place; a whole Kubernetes of one tenant's has no other place. Slices are given by the same
+    runtime as whole GPUs. Raises Refused, with the code `unknown_model`, for a model that no label stands for.
     """
     shared = not config.whole
     place = {CLUSTER: cluster_id} if shared else {}
@@ -67,7 +69,7 @@ def fence(config: WorkConfig, cluster_id: str, gpu_model: str, gpus: int, *, unk
         "enableServiceLinks": False,
         "nodeSelector": place | _model(config, gpu_model, gpus, unknown_model),
         "tolerations": [toleration(cluster_id)] if shared else [],
-        **({"runtimeClassName": config.gpu_runtime_class} if gpus and config.gpu_runtime_class else {}),
+        **({"runtimeClassName": config.gpu_runtime_class} if (gpus or slices) and config.gpu_runtime_class else {}),
         "securityContext": {
             "runAsNonRoot": True,
             "runAsUser": config.run_as_user,

@@ -9,6 +9,7 @@ import time
 from typing import Any
 
 from controlplane.providers.errors import Busy, NoCapacity, NotFound
+from controlplane.providers.gpus import Slices
 from controlplane.providers.kube.client import Exists, Kube
 from controlplane.providers.kube.work.config import WorkConfig
 from controlplane.providers.kube.work.ground import Ground
@@ -17,6 +18,7 @@ from controlplane.providers.kube.work.queues import FACTS_KEPT_S
 from controlplane.providers.kube.work.serving import (
     CONTAINER,
     Offer,
+    bare,
     beside,
     claims,
     claims_gpus,
@@ -26,6 +28,7 @@ from controlplane.providers.kube.work.serving import (
     scaler_of,
     scaler_paths,
 )
+from controlplane.providers.kube.work.slicing import able
 from controlplane.providers.kube.work.standing import service_of, view
 from controlplane.providers.services import ServiceSpec, ServiceView
 
@@ -59,6 +62,8 @@ class Services:
         self._ground.check(spec.cluster_id, spec.tenant_id)
         spread = spec.nodes > 1
         found = self._find(spec.cluster_id, spec.service_id, spread=spread)
+        if spec.mig is not None:
+            self._refuse_unsliced(spec, spec.mig)
         if found is None:
             self._refuse_impossible(spec)
         elif found["metadata"].get("deletionTimestamp"):
@@ -88,7 +93,7 @@ class Services:
         pods = self._kube.list_all(core(self._ns(cluster_id), "pods"), labels=self._labels(cluster_id, service_id))
         if found is None and not pods:
             raise NotFound(f"no service {service_id} in {cluster_id}")
-        return view(found, pods, service_id, self._config.gpu_resource, self._address(cluster_id, service_id, found))
+        return view(found, pods, service_id, self._config, self._address(cluster_id, service_id, found))
 
     def delete(self, cluster_id: str, service_id: str) -> None:
         """
@@ -162,10 +167,10 @@ class Services:
             body["metadata"]["resourceVersion"] = found["metadata"]["resourceVersion"]
             return self._kube.apply(path, body)
         try:
-            self._kube.create(path.rsplit("/", 1)[0], body)
+            self._kube.create(path.rsplit("/", 1)[0], bare(body))
         except Exists as error:
             raise Busy(f"{spec.service_id} has just been made by another", retry_in_s=1.0) from error
-        return self._kube.apply(path, body)  # a create owns its fields as an update: they are ours as applied ones from now on
+        return self._kube.apply(path, body)
 
     def _tidy(self, spec: ServiceSpec, scaler: str, offer: Offer) -> None:
         """
@@ -227,6 +232,18 @@ class Services:
         pod = spec.get("template") or (spec.get("leaderWorkerTemplate") or {}).get("leaderTemplate") or {}
         ports = [port for one in (pod.get("spec") or {}).get("containers") or [] for port in one.get("ports") or []]
         return f"{service_name(service_id)}.{self._ns(cluster_id)}.svc:{ports[0]['containerPort']}" if ports else ""
+
+    def _refuse_unsliced(self, spec: ServiceSpec, wanted: Slices) -> None:
+        """
+        A replica has a place by its slices, and quota and queue know of them: nodes may have been partitioned since.
+        """
+        nodes = self._ground.nodes_now(spec.cluster_id)
+        found = able(nodes, wanted, self._config)
+        if found < spec.nodes:
+            raise NoCapacity(
+                f"a replica of {spec.nodes} nodes with {wanted} asked, {found} in the cluster", code="service_never_fits"
+            )
+        self._ground.admit_slices(spec.cluster_id, nodes)
 
     def _refuse_impossible(self, spec: ServiceSpec) -> None:
         nodes = self._ground.nodes_now(spec.cluster_id)

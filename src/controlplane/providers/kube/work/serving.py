@@ -34,6 +34,7 @@ from controlplane.providers.kube.work.pods import (
     odd_variables,
     secret_files,
 )
+from controlplane.providers.kube.work.slicing import refuse_slices
 from controlplane.providers.kube.work.walls import Part, Queueing
 from controlplane.providers.services import CPU, ServiceSpec
 
@@ -73,6 +74,7 @@ def refuse_unsendable(spec: ServiceSpec, offer: Offer, config: WorkConfig) -> No
     except ValueError as error:
         raise Refused(f"image: {error}", code="service_image_invalid") from error
     refuse_kind(spec.gpu, config)
+    refuse_slices(spec.mig, spec.gpus_per_node, config)
     env = {**spec.env, **spec.secret_env}
     odd = odd_variables(env) + odd_files(spec.secret_files)
     size = sum(len(key) + len(value.encode()) for key, value in {**env, **spec.secret_files}.items())
@@ -158,6 +160,26 @@ def main(names: Names, spec: ServiceSpec, config: WorkConfig, kueue: Queueing | 
         "leaderWorkerTemplate": group,
     }
     return {"apiVersion": LWS, "kind": "LeaderWorkerSet", "metadata": metadata, "spec": body}
+
+
+def bare(body: Json) -> Json:
+    """
+    The main object with what every version of it has, and no replica: what it is made as. The fields of a create stay owned as such, so a
+    later version could not do without them; all others are applied.
+    """
+    spec = body["spec"]
+    metadata = {**body["metadata"], "annotations": {TURN: "0"}}
+    if "template" in spec:
+        kept = {"replicas": 0, "selector": spec["selector"], "template": _bare_pod(spec["template"])}
+        return {**body, "metadata": metadata, "spec": kept}
+    group = spec["leaderWorkerTemplate"]
+    templates = {name: _bare_pod(group[name]) for name in ("leaderTemplate", "workerTemplate")}
+    return {**body, "metadata": metadata, "spec": {"replicas": 0, "leaderWorkerTemplate": {"size": group["size"], **templates}}}
+
+
+def _bare_pod(template: Json) -> Json:
+    containers = [{name: one[name] for name in ("name", "image")} for one in template["spec"]["containers"]]
+    return {"metadata": {"labels": template["metadata"]["labels"]}, "spec": {"containers": containers}}
 
 
 def beside(names: Names, spec: ServiceSpec, config: WorkConfig, offer: Offer, owner: Json) -> tuple[Part, ...]:
@@ -275,7 +297,9 @@ def _pod(spec: ServiceSpec, config: WorkConfig, command: tuple[str, ...], *, fir
         keys = {name: f"secret.{name}" for name in spec.secret_files}
         volumes.append({"name": "secrets", "secret": secret_files(secret_name(spec), keys)})
     pod: Json = {
-        **fence(config, spec.cluster_id, spec.gpu_model, spec.gpus_per_node, unknown_model="service_gpu_model_unknown"),
+        **fence(
+            config, spec.cluster_id, spec.gpu_model, spec.gpus_per_node, unknown_model="service_gpu_model_unknown", slices=spec.mig
+        ),
         **marked_pod(secret_name(spec) if claims_gpus(spec, config) else ""),
         "containers": [_container(spec, config, command, first=first)],
         "volumes": volumes,
@@ -297,7 +321,7 @@ def _container(spec: ServiceSpec, config: WorkConfig, command: tuple[str, ...], 
     if spec.secret_files:
         mounts.append({"name": "secrets", "mountPath": SECRETS_AT, "readOnly": True})
     made: Json = {
-        **confine(config, spec.gpus_per_node),
+        **confine(config, spec.gpus_per_node, spec.mig),
         "name": CONTAINER,
         "image": spec.image,
         "env": _environment(spec),

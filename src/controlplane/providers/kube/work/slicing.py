@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Any
 
+from controlplane.providers.errors import Unsupported
 from controlplane.providers.gpus import Slices
 from controlplane.providers.kube.work.config import WorkConfig
 
@@ -76,6 +77,32 @@ def whole_gpus(node: Json, config: WorkConfig) -> int | None:
     """
     told = str((node["metadata"].get("labels") or {}).get(config.gpu_count_label, ""))
     return int(told) if told.isdecimal() else None
+
+
+def refuse_slices(wanted: Slices | None, gpus: int, config: WorkConfig) -> None:
+    """
+    Such slices can be asked for here. Raises Unsupported.
+    """
+    if wanted is not None and (gpus or config.gpus_by == "dra"):
+        raise Unsupported(
+            "slices are given out by a device plugin alone, and in the place of whole GPUs", code="job_feature_unsupported"
+        )
+
+
+def able(nodes: Iterable[Json], wanted: Slices, config: WorkConfig) -> int:
+    """
+    How many of the nodes have so many of the slices.
+    """
+    return sum(profiles_on(one, config).get(wanted.profile, 0) >= wanted.per_node for one in nodes)
+
+
+def held(limits: Mapping[str, Any], config: WorkConfig) -> tuple[str, int]:
+    """
+    The profile and number of slices among a container's limits; an empty profile for none.
+    """
+    prefix = _prefix(config)
+    found = next((name for name in sorted(limits) if name.startswith(prefix)), "")
+    return (_profile(found.removeprefix(prefix)), int(limits[found])) if found else ("", 0)
 
 
 def limits(wanted: Slices | None, config: WorkConfig) -> dict[str, str]:

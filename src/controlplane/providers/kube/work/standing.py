@@ -7,10 +7,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+from controlplane.providers.kube.work.config import WorkConfig
 from controlplane.providers.kube.work.devices import claimed
 from controlplane.providers.kube.work.names import SERVICE, TURN, VERSION
 from controlplane.providers.kube.work.pool import ended
 from controlplane.providers.kube.work.serving import CONTAINER, LWS_INDEX
+from controlplane.providers.kube.work.slicing import held
 from controlplane.providers.services import ReplicaPhase, ReplicaView, ServiceView, Trouble
 
 Json = dict[str, Any]
@@ -28,7 +30,7 @@ _WAITS: dict[str, Trouble] = {
 _LOST = frozenset({"NodeLost", "NodeShutdown", "Terminated", "Shutdown"})
 
 
-def view(main: Json | None, pods: Sequence[Json], service_id: str, gpu_resource: str, address: str) -> ServiceView:
+def view(main: Json | None, pods: Sequence[Json], service_id: str, config: WorkConfig, address: str) -> ServiceView:
     """
     The service as its main object and those of its pods that are not over tell it.
     """
@@ -45,7 +47,7 @@ def view(main: Json | None, pods: Sequence[Json], service_id: str, gpu_resource:
         version=int(notes.get(VERSION, 0)),
         turn=int(notes.get(TURN, 0)),
         wanted=int(spec.get("replicas", 0)),
-        replicas=tuple(_replica(groups[key], size, gpu_resource) for key in sorted(groups)),
+        replicas=tuple(_replica(groups[key], size, config) for key in sorted(groups)),
         trouble="" if main is None else _unmade(main),
         address=address,
         going=main is None or bool(main["metadata"].get("deletionTimestamp")),
@@ -59,13 +61,14 @@ def service_of(thing: Json) -> str:
     return str((thing["metadata"].get("labels") or {}).get(SERVICE, ""))
 
 
-def _replica(pods: Sequence[Json], size: int, gpu_resource: str) -> ReplicaView:
+def _replica(pods: Sequence[Json], size: int, config: WorkConfig) -> ReplicaView:
     ordered = sorted(pods, key=lambda one: (int(one["metadata"]["labels"].get(LWS_INDEX, 0)), one["metadata"]["name"]))
     placed = [one for one in ordered if one.get("spec", {}).get("nodeName")]
     told: list[Trouble] = [_trouble(one) for one in ordered]
     trouble: Trouble = next((one for one in told if one), "")
     ends = [code for one in ordered if (code := _last_code(one)) is not None]
     phase = _phase(ordered, len(placed), size, trouble)
+    gpus = [_gpus(one, config) for one in placed]
     return ReplicaView(
         name=ordered[0]["metadata"]["name"],
         version=_version(ordered[0]),
@@ -74,7 +77,8 @@ def _replica(pods: Sequence[Json], size: int, gpu_resource: str) -> ReplicaView:
         exit_code=ends[0] if ends else None,
         restarts=sum(int(one.get("restartCount", 0)) for pod in ordered for one in _statuses(pod)),
         refs=tuple(dict.fromkeys(one["spec"]["nodeName"] for one in placed)),
-        gpus=sum(_gpus(one, gpu_resource) for one in placed),
+        gpus=sum(count for _, count in gpus),
+        profile=next((profile for profile, _ in gpus if profile), ""),
     )
 
 
@@ -132,9 +136,13 @@ def _statuses(pod: Json) -> list[Json]:
     return kept
 
 
-def _gpus(pod: Json, resource: str) -> int:
+def _gpus(pod: Json, config: WorkConfig) -> tuple[str, int]:
+    """
+    The GPUs that the pod holds, or the profile and number of its slices: never both.
+    """
     limits = [(one.get("resources") or {}).get("limits") or {} for one in pod["spec"].get("containers") or []]
-    return claimed(pod) + sum(int(one.get(resource, 0)) for one in limits)
+    sliced = next((found for one in limits if (found := held(one, config))[0]), None)
+    return sliced or ("", claimed(pod) + sum(int(one.get(config.gpu_resource, 0)) for one in limits))
 
 
 def _version(pod: Json) -> int:

@@ -1,0 +1,27 @@
+"""
+Slices of GPUs that the replicas of services hold.
+
+Revision ID: 7e41c0b8d925
+Revises: 5a9c27f1d3b8
+"""
+
+import sqlalchemy as sa
+from sqlalchemy.dialects import postgresql
+
+from alembic import op
+
+revision = "7e41c0b8d925"
+down_revision = "5a9c27f1d3b8"
+branch_labels = None
+depends_on = None
+
+
+def upgrade() -> None:
+    op.execute("SET LOCAL lock_timeout = '5s'")
+    none = sa.text("'[]'::jsonb")
+    op.add_column("services", sa.Column("slices_held", postgresql.JSONB(), server_default=none, nullable=False))
+
+
+def downgrade() -> None:
+    op.execute("SET LOCAL lock_timeout = '5s'")
+    op.drop_column("services", "slices_held")
