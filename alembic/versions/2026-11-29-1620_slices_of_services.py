@@ -2,7 +2,7 @@
 Slices of GPUs that the replicas of services hold.
 
 Revision ID: 7e41c0b8d925
-Revises: 5a9c27f1d3b8
+Revises: 8b3d40c96ef2
 """
 
 import sqlalchemy as sa
@@ -11,7 +11,7 @@ from sqlalchemy.dialects import postgresql
 from alembic import op
 
 revision = "7e41c0b8d925"
-down_revision = "5a9c27f1d3b8"
+down_revision = "8b3d40c96ef2"
 branch_labels = None
 depends_on = None
 

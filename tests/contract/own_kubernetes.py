@@ -26,17 +26,18 @@ class OwnHarness(KubernetesHarness):
     One cluster only, whose workers are all nodes but the last. Who the owner is, the emulator does not ask.
     """
 
-    def __init__(self, stack: ExitStack, *, kueue: bool) -> None:
+    def __init__(self, stack: ExitStack, *, kueue: bool, more: tuple[str, ...] = ()) -> None:
         OnKubernetes.__init__(self)
         self._stack = stack
         self._kueue = kueue
+        self._more = ("lws", "keda", "metrics", *more)
 
     def cluster(self, count: int, tenant_id: str | None = None) -> ClusterSpec:
         """
         The Kubernetes is there, with so many workers.
         """
         tenant, cluster_id = tenant_id or self.tenants[0], self.new_id("clu")
-        self.kit = self._stack.enter_context(kubernetes_kit(nodes=count + 1, kueue=self._kueue, more=("lws", "keda", "metrics")))
+        self.kit = self._stack.enter_context(kubernetes_kit(nodes=count + 1, kueue=self._kueue, more=self._more))
         *workers, lead = sorted(name for _, name in self.kit.emulator.data[("", "nodes")])
         make_lead(self.kit, lead)
         self.adapter = own_adapter(self.kit, cluster_id, tenant)
@@ -63,9 +64,9 @@ def own_adapter(kit: KubernetesKit, cluster_id: str, tenant_id: str, **config: A
 
 
 @contextmanager
-def own_harness(*, kueue: bool = True) -> Iterator[OwnHarness]:
+def own_harness(*, kueue: bool = True, more: tuple[str, ...] = ()) -> Iterator[OwnHarness]:
     """
-    A harness whose cluster begins with `cluster`.
+    A harness whose cluster begins with `cluster`; its owner has installed `more`.
     """
     with ExitStack() as stack:
-        yield OwnHarness(stack, kueue=kueue)
+        yield OwnHarness(stack, kueue=kueue, more=more)

@@ -14,10 +14,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from sqlalchemy import text
 
 from controlplane.providers.toolbox import Reachable, Toolbox
 from tests.conftest import ROOT, Database
-from tests.contract.own_kubernetes import make_lead
+from tests.contract.own_kubernetes import LEADS, make_lead
 from tests.crash.main_job import Story
 from tests.factories.world import World, make_world
 from tests.integration.test_bare_nodes import KEY, only_bare
@@ -160,6 +161,7 @@ def test_an_owner_orders_a_kubernetes_and_works_in_it(owner: Owner, kit: Kuberne
     owner.until(f"services/{service}", "running")
     removes_what_is_ours(owner, kit, {**job, "spec": {**job["spec"], **there, "nodes": 1, "gpus_per_node": 4}}, service)
     counts_gpu_time_once(owner)
+    slices_are_ordered_as_the_owner_cuts_them(owner, kit, cluster, job)
     last = owner.work("jobs", {**job, "spec": {**job["spec"], "nodes": 1, "gpus_per_node": 1, "script": SLEEPS}}, **there)
     owner.until(f"jobs/{last}", "running")
     owner.change(f"/clusters/{cluster}", "DELETE", None)
@@ -192,6 +194,35 @@ def removed(kit: KubernetesKit, kind: str) -> None:
     for one in kit.ask("GET", kind)["items"]:
         where = kind.replace("v1/", f"v1/namespaces/{one['metadata']['namespace']}/")
         kit.ask("DELETE", f"{where}/{one['metadata']['name']}?propagationPolicy=Background")
+
+
+def slices_are_ordered_as_the_owner_cuts_them(owner: Owner, kit: KubernetesKit, cluster: str, job: dict[str, Any]) -> None:
+    """Refused before the owner partitions a worker, taken after the next look; the cluster stays as whole as it was."""
+    with owner.world.database.owner.begin() as connection:
+        connection.execute(text("UPDATE gpu_models SET mig_profiles = '{1g.10gb,3g.40gb,7g.80gb}'"))
+    wish = {"gpus_per_node": 0, "mig": {"profile": "3g.40gb", "per_node": 1}}
+    order = {**job, "spec": {**job["spec"], "cluster_id": cluster, "nodes": 1, "script": "#!/bin/bash\ntrue\n", **wish}}
+    before = owner.send("POST", "/jobs", order)
+    assert (before.status_code, before.json()["feature"]) == (REFUSED, "mig")
+    worker = next(
+        one["metadata"]["name"] for one in kit.ask("GET", "/api/v1/nodes")["items"] if LEADS not in one["metadata"]["labels"]
+    )
+    kit.ask("PATCH", f"/api/v1/nodes/{worker}", {"metadata": {"labels": {"nvidia.com/gpu.count": "8"}}})
+    parts = {"nvidia.com/gpu": "7", "nvidia.com/mig-3g.40gb": "2"}
+    kit.ask("PATCH", f"/api/v1/nodes/{worker}/status", {"status": {"allocatable": parts, "capacity": parts}})
+    offered = "SELECT capabilities->'mig' AS mig FROM providers WHERE cluster_id = :id"
+    for _ in range(LOOKS):
+        if owner.world.rows(offered, id=cluster)[0].mig:
+            break
+        if not owner.world.tick():
+            owner.world.clock.advance(5.0)
+    assert owner.world.rows(offered, id=cluster)[0].mig == {"3g.40gb": 2}
+    assert owner.until(f"jobs/{owner.work('jobs', order)}", "succeeded", "failed").state == "succeeded"
+    body = {**examples("services.md")[0], "name": "sliced"}
+    body["spec"] = {**body["spec"], "cluster_id": cluster, "template": {"image": "example.org/echo:1", **wish}, "replicas": 2}
+    row = owner.until(f"services/{owner.work('services', body)}", "running", "degraded")
+    assert (row.state, row.slices_held) == ("running", [{"profile": "3g.40gb", "count": 2, "slices": 3, "of": 7}])
+    assert owner.world.rows("SELECT state FROM clusters WHERE id = :id", id=cluster)[0].state == "running"
 
 
 def counts_gpu_time_once(owner: Owner) -> None:

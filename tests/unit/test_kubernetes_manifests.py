@@ -162,6 +162,9 @@ def _objects() -> dict[str, Any]:
     made["resourcequota-claiming"] = walls.limit(NAMES, SPEC, CLAIMING, {}).body
     space = walls.own_space(NAMES, CLUSTER_ID, "ten_one", OWN) + walls.queue(NAMES, CLUSTER_ID, OWN, KUEUE, {"cpu": "384"})
     made |= {f"own-{one.body['kind']}-{one.body['metadata']['name']}".lower(): one.body for one in space}
+    placed = OWN.model_copy(update={"topology_labels": ["controlplane.internal/block", "kubernetes.io/hostname"]})
+    by_place = walls.queue(NAMES, CLUSTER_ID, placed, KUEUE, {"cpu": "384"})
+    made |= {f"own-placed-{one.body['kind']}".lower(): one.body for one in by_place[:2]}
     made["own-job"] = manifests.job(NAMES, JOB, OWN, KUEUE)
     made["own-job-sliced"] = manifests.job(NAMES, replace(JOB, gpus_per_node=0, mig=Slices("3g.40gb", 1)), OWN, KUEUE)
     made["own-service"] = serving.main(NAMES, SERVICE, OWN, None, 2)

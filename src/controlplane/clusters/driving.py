@@ -75,8 +75,10 @@ def _tell_nodes(session: Session, results: Sequence[Result]) -> None:
     kept = {one.claim.id: one.claim.row["kubernetes"] for one in results}
     for cluster_id, facts in told:
         if facts.job_features is not None:
-            note = repository.note_features if managing.is_managed(kept[cluster_id]) else nodes.note_features
-            note(session, cluster_id, facts.job_features)
+            if managing.is_managed(kept[cluster_id]):
+                repository.note_features(session, cluster_id, facts.job_features)
+            else:
+                nodes.note_features(session, cluster_id, facts.job_features, facts.volumes, facts.mig)
 
 
 def _stay(session: Session, claim: Claim) -> None:

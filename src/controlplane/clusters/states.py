@@ -289,7 +289,11 @@ class ClusterFacts:
     health: tuple[tuple[str, str, str], ...] = ()
     """What the scheduler shows of members: (node id, class, words)."""
     job_features: tuple[str, ...] | None = None
-    """What jobs may ask for from now on, where the cluster's own API tells; None: as before."""
+    """What jobs may ask for from now on, where the cluster's own API tells; None: as before, and the next two say nothing."""
+    volumes: tuple[str, ...] = ()
+    """Names of what they can mount."""
+    mig: Mapping[str, int] = field(default_factory=dict)
+    """MIG profile to the most that one of its nodes has of it."""
 
 
 HOME_READY = frozenset({"running", "degraded", "updating", "upgrading"})

@@ -5,7 +5,7 @@ Schedulers that belong to one cluster: registered when it is ordered, told their
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from sqlalchemy import cast, func, select, update
+from sqlalchemy import cast, select, update
 from sqlalchemy.dialects.postgresql import JSONB
 from sqlalchemy.orm import Session
 
@@ -50,11 +50,14 @@ def direct(session: Session, provider_id: str, config: Mapping[str, Any]) -> Non
         session.flush()
 
 
-def note_features(session: Session, cluster_id: str, features: Sequence[str]) -> None:
+def note_features(
+    session: Session, cluster_id: str, features: Sequence[str], volumes: Sequence[str], mig: Mapping[str, int]
+) -> None:
     """
-    What jobs may ask of the cluster's own scheduler is known.
+    What jobs may ask of the cluster's own scheduler is known, with the volumes and slices that it has.
     """
-    said = ProviderRow.capabilities.op("||")(func.jsonb_build_object("job_features", cast(list(features), JSONB)))
+    told = {"job_features": list(features), "volumes": list(volumes), "mig": dict(mig)}
+    said = ProviderRow.capabilities.op("||")(cast(told, JSONB))
     statement = update(ProviderRow).where(ProviderRow.cluster_id == cluster_id, ProviderRow.state != "deleted")
     session.execute(statement.values(capabilities=said))
 

@@ -177,6 +177,10 @@ class ClusterView:
     """The peer's own, for example `23.11.4`; empty: it was not asked."""
     job_features: tuple[JobFeature, ...] | None = None
     """What jobs may ask of it, where the cluster's own API tells; None: it does not, or what was told before holds."""
+    volumes: tuple[str, ...] | None = None
+    """Names of what jobs can mount, of a peer that is this one cluster; None: its capabilities tell, of slices as well."""
+    mig: Mapping[str, int] = field(default_factory=dict)
+    """MIG profile to the most that one node has of it now."""
 
 
 @dataclass(frozen=True, slots=True)

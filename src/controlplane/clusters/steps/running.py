@@ -3,7 +3,7 @@ Watching a cluster that is in use.
 """
 
 from controlplane.clusters.states import ClusterFacts, ClusterSnapshot, MemberSnapshot
-from controlplane.clusters.steps.verifying import acceptance, new_features
+from controlplane.clusters.steps.verifying import acceptance, offered
 from controlplane.clusters.steps.wanted import staying
 from controlplane.health.classes import SICK
 from controlplane.kit.outcome import Advance, Outcome, Wait
@@ -35,7 +35,7 @@ def watch(cluster: ClusterSnapshot, tools: Toolbox) -> Outcome:
     if bad:
         words = "; ".join(f"{one['name']}: {one['detail']}" for one in bad)
         return _troubled(cluster, "members_unhealthy", words, "", tuple(checks), health)
-    facts = ClusterFacts(checks=tuple(checks), issues=(), health=health, job_features=new_features(cluster, view))
+    facts = offered(ClusterFacts(checks=tuple(checks), issues=(), health=health), cluster, view)
     if cluster.state == "degraded":
         return Advance("running", f"All {len(members)} nodes answer.", facts=facts)
     return Wait(f"All {len(members)} nodes answer.", cluster.observe_interval_s, step="", facts=facts)

@@ -2,6 +2,7 @@
 Acceptance checks of the product: every node answers, the GPU count is right; what cannot be measured is shown as such.
 """
 
+from dataclasses import replace
 from datetime import datetime
 
 from controlplane.clusters.states import ClusterFacts, ClusterSnapshot, MemberSnapshot
@@ -26,7 +27,7 @@ def verify(cluster: ClusterSnapshot, tools: Toolbox) -> Outcome:
         return Wait(
             "; ".join(f"{one['name']}: {one['detail']}" for one in failed), POLL_S, facts=ClusterFacts(checks=tuple(checks))
         )
-    facts = ClusterFacts(usable_at=usable_since(members, view), checks=tuple(checks), job_features=new_features(cluster, view))
+    facts = offered(ClusterFacts(usable_at=usable_since(members, view), checks=tuple(checks)), cluster, view)
     return Advance("running", f"All {len(members)} nodes answer.", facts=facts)
 
 
@@ -50,11 +51,15 @@ def acceptance(members: list[MemberSnapshot], view: ClusterView) -> list[dict[st
     return checks
 
 
-def new_features(cluster: ClusterSnapshot, view: ClusterView) -> tuple[str, ...] | None:
+def offered(facts: ClusterFacts, cluster: ClusterSnapshot, view: ClusterView) -> ClusterFacts:
     """
-    What the cluster's own API tells that jobs may ask for, where it is not what is known; else None.
+    The facts with what jobs may ask for, where the cluster's own API tells and it is not what is known.
     """
-    return None if view.job_features == cluster.features else view.job_features
+    known = cluster.provider
+    same = view.volumes is None or (known is not None and (view.volumes, dict(view.mig)) == (known.volumes, dict(known.mig)))
+    if view.job_features is None or (same and view.job_features == cluster.features):
+        return facts
+    return replace(facts, job_features=view.job_features, volumes=view.volumes or (), mig=dict(view.mig))
 
 
 def usable_since(members: list[MemberSnapshot], view: ClusterView) -> dict[str, datetime | None]:

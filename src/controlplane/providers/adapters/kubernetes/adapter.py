@@ -113,8 +113,8 @@ class KubernetesAdapter:
             groups = {str(one.get("name")) for one in self._kube.get("/apis").get("groups") or []}
             kueue = self._ground.kueue()
             told = version_words(version, kueue, groups)
-            if self._config.dedicated is not None:
-                return of_own(told, kueue, self._config)
+            if isinstance(self._ground, OwnGround):
+                return of_own(told, kueue, self._ground.offers(self._kube.list_all("/api/v1/nodes")))
             nodes = self._kube.list_all("/api/v1/nodes")
             claims = self._config.gpus_by == "dra"
             launches = self._ground.mpi()

@@ -19,11 +19,10 @@ from controlplane.providers.kube.access import Access
 from controlplane.providers.kube.client import Kube
 from controlplane.providers.kube.kubeconfigs import kubeconfig_text
 from controlplane.providers.kube.reading import ready_condition
-from controlplane.providers.kube.work.abilities import features
 from controlplane.providers.kube.work.devices import usable
 from controlplane.providers.kube.work.ground import OwnGround
 from controlplane.providers.kube.work.names import LEADS
-from controlplane.providers.kube.work.pool import gpus_of
+from controlplane.providers.kube.work.pool import Pool
 from controlplane.providers.machines import Check, CheckResult
 
 Json = dict[str, Any]
@@ -81,8 +80,10 @@ class Own:
         """
         self._check(cluster_id)
         nodes = self._kube.list_all("/api/v1/nodes")
+        offers = self._ground.offers(nodes)
         self._ground.follow(nodes)
-        members = tuple(self._member(one) for one in nodes)
+        pool = self._ground.pool
+        members = tuple(self._member(one, pool) for one in nodes)
         up = sum(one.state == "up" for one in members)
         told: CheckResult = "passed" if members and up == len(members) else "failed"
         return ClusterView(
@@ -93,7 +94,9 @@ class Own:
                 Check("fabric_bandwidth", "not_measured", "Kubernetes does not measure the fabric"),
             ),
             version=_plain(self._kube.get("/version").get("gitVersion", "")) if any(one.api_version for one in members) else "",
-            job_features=features(self._config, queues=self._ground.kueue() is not None),
+            job_features=offers.features,
+            volumes=offers.volumes,
+            mig=offers.mig,
         )
 
     def delete(self, cluster_id: str) -> None:
@@ -128,20 +131,20 @@ class Own:
         user = {"client-certificate-data": _base64(certificate), "client-key-data": _base64(key)}
         return Kubeconfig(kubeconfig_text(cluster_id, server, user), ends)
 
-    def _member(self, node: Json) -> MemberView:
+    def _member(self, node: Json, pool: Pool) -> MemberView:
         meta = node["metadata"]
         leads = LEADS in (meta.get("labels") or {})
-        gpus = 0 if leads else self._gpus(node)  # pods with GPUs never run on a control plane
+        gpus = 0 if leads else self._gpus(node, pool)  # pods with GPUs never run on a control plane
         told = (meta.get("annotations") or {}).get(self._own.api_mark, "") if leads else ""
         kubelet = (node.get("status", {}).get("nodeInfo") or {}).get("kubeletVersion", "")
         return MemberView(meta["name"], self._state(node), gpus, version=_plain(kubelet), api_version=_plain(told))
 
-    def _gpus(self, node: Json) -> int | None:
+    def _gpus(self, node: Json, pool: Pool) -> int | None:
         """
-        What a device plugin counts, or what a DRA driver publishes: a tenant may have either, and with the driver no node shows a count.
+        What a device plugin counts, whole or in slices, or what a DRA driver publishes: a tenant may have either, and with the driver no
+        node shows a count.
         """
-        counted = gpus_of(node, self._config.gpu_resource)
-        devices = self._ground.pool.devices
+        counted, devices = pool.gpus(node), pool.devices
         if counted != 0 or not devices.api():
             return counted
         return sum(1 for one in devices.on(node["metadata"]["name"]) if usable(one))

@@ -53,6 +53,13 @@ class Shared:
         """
         return self._queues.there()
 
+    def settings(self, gpu_model: str = "") -> KubernetesConfig:
+        """
+        See `Ground.settings`. Whatever the GPUs are called, it is what the operator said.
+        """
+        del gpu_model
+        return self._config
+
     def check(self, cluster_id: str, tenant_id: str) -> None:
         """
         See `Ground.check`.

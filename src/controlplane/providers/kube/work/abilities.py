@@ -4,7 +4,8 @@ What jobs can ask of a Kubernetes, and what one of a tenant's own can do.
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass
 
 from controlplane.providers.clusters import Capabilities, JobFeature
 from controlplane.providers.kube.work.config import WorkConfig
@@ -16,6 +17,20 @@ ALWAYS: tuple[JobFeature, ...] = ("image", "launch_torchrun", "secret_env", "sec
 QUEUED: tuple[JobFeature, ...] = ("gangs", "priority")
 """What jobs may ask for where Kueue is. Without it a priority would be one over all that runs on the server, so it is not offered."""
 NO_GANGS = "no Kueue: jobs of more than one node are refused"
+
+
+@dataclass(frozen=True, slots=True)
+class Offers:
+    """
+    What jobs and services may ask of one cluster.
+    """
+
+    features: tuple[JobFeature, ...]
+    """Besides nodes, GPUs and a script."""
+    volumes: tuple[str, ...]
+    """Names of what jobs can mount."""
+    mig: Mapping[str, int]
+    """MIG profile to the most that one node has of it."""
 
 
 def features(config: WorkConfig, *, queues: bool, sliced: bool = False, launches: bool = False) -> tuple[JobFeature, ...]:
@@ -39,7 +54,7 @@ def version_words(version: str, kueue: Queueing | None, groups: Collection[str])
     return ", ".join([f"kubernetes {version}", *([kueue.api.replace("/", " ")] if kueue else []), *extras])
 
 
-def of_own(version: str, kueue: Queueing | None, config: WorkConfig) -> Capabilities:
+def of_own(version: str, kueue: Queueing | None, offers: Offers) -> Capabilities:
     """
     Of a Kubernetes that is one cluster already: no other is made of it, and its owner may take away what we may do in it.
     """
@@ -49,5 +64,7 @@ def of_own(version: str, kueue: Queueing | None, config: WorkConfig) -> Capabili
         job_output=True,
         max_nodes_per_job=None if kueue else 1,
         notes=() if kueue else (NO_GANGS,),
-        job_features=features(config, queues=kueue is not None),
+        job_features=offers.features,
+        volumes=offers.volumes,
+        mig=dict(offers.mig),
     )

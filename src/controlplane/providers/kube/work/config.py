@@ -24,6 +24,7 @@ def check_image(value: str) -> str:
 
 MetricLabel = Annotated[str, Field(pattern=r"^[A-Za-z_][A-Za-z0-9_]{0,127}$")]
 Image = Annotated[str, AfterValidator(check_image)]
+Access = Literal["ReadWriteMany", "ReadOnlyMany", "ReadWriteOnce"]
 
 
 class Volume(BaseModel):
@@ -37,7 +38,7 @@ class Volume(BaseModel):
     """The StorageClass that makes it."""
     size_gib: int = Field(ge=1, le=1_000_000)
     """How large it is."""
-    access: Literal["ReadWriteMany", "ReadOnlyMany", "ReadWriteOnce"] = "ReadWriteMany"
+    access: Access = "ReadWriteMany"
     """From how many nodes at once it can be used."""
     read_only: bool = False
     """Whether jobs may only read it."""

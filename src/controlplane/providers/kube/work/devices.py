@@ -124,6 +124,20 @@ def fits(device: Json, kind: GpuKind | None, gpu_model: str, config: WorkConfig)
     )
 
 
+def product_of(device: Json) -> str:
+    """
+    What the driver calls the device.
+    """
+    return str(_value(device, "productName") or "")
+
+
+def tells_nvlink(device: Json, config: WorkConfig) -> bool:
+    """
+    Whether the device says of itself whether it has NVLink.
+    """
+    return isinstance(_value(device, config.nvlink_attribute), bool)
+
+
 def refuse_kind(kind: GpuKind | None, config: WorkConfig) -> None:
     """
     Such GPUs can be asked for here. Raises Unsupported.

@@ -12,10 +12,14 @@ from typing import Any, Protocol
 
 from controlplane.providers.errors import Busy, NotFound, ProviderError, Refused
 from controlplane.providers.kube.client import Kube
+from controlplane.providers.kube.work.abilities import Offers, features
 from controlplane.providers.kube.work.config import WorkConfig
+from controlplane.providers.kube.work.devices import Devices
 from controlplane.providers.kube.work.names import LEADS, Names, grouped
 from controlplane.providers.kube.work.pool import Pool
 from controlplane.providers.kube.work.queues import Queues
+from controlplane.providers.kube.work.shown import Showing, places
+from controlplane.providers.kube.work.slicing import most_on_a_node
 from controlplane.providers.kube.work.walls import Queueing, own_space, queue
 
 log = logging.getLogger(__name__)
@@ -31,8 +35,18 @@ class Ground(Protocol):
     A part of a Kubernetes, or a whole one.
     """
 
-    pool: Pool
-    """Its nodes."""
+    @property
+    def pool(self) -> Pool:
+        """
+        Its nodes.
+        """
+        ...
+
+    def settings(self, gpu_model: str = "") -> WorkConfig:
+        """
+        What an operator said of it or, where nobody did, what it shows of itself, for GPUs that the catalog calls so.
+        """
+        ...
 
     def check(self, cluster_id: str, tenant_id: str) -> None:
         """
@@ -82,13 +96,46 @@ class OwnGround:
         self._config = config
         self._cluster_id = cluster_id
         self._tenant_id = tenant_id
-        self.pool = Pool(kube, names, config)
+        self._devices = Devices(kube, config)
+        self._showing = Showing(kube, config, self._devices, names.namespace(cluster_id))
         self._queues = Queues(kube, config)
+        self._levels: tuple[str, ...] = ()
+        """Labels that our queue places by."""
         self._lock = threading.Lock()
         self._made_at = -STANDS_S
         self._nodes: tuple[float, list[Json]] = (-NODES_KEPT_S, [])
         self._told: dict[str, str] = {}
         """What our queue was told last that the nodes have."""
+
+    @property
+    def pool(self) -> Pool:
+        """
+        See `Ground.pool`. Workers' GPUs are counted as they are given out now.
+        """
+        return Pool(self._kube, self._names, self.settings(), self._devices)
+
+    def settings(self, gpu_model: str = "") -> WorkConfig:
+        """
+        See `Ground.settings`. Where a driver has one name for all GPUs and the catalog has one, they are of the same.
+        """
+        shown = self._showing.lately()
+        told: Json = {"topology_labels": list(self._levels), "volumes": dict(shown.volumes)}
+        if shown.claims:
+            told |= {"gpus_by": "dra", "queues_count_claims": shown.counted}
+            told |= {"gpu_models": {gpu_model: shown.product}} if gpu_model and shown.product else {}
+            told |= {} if shown.nvlink else {"nvlink_attribute": ""}
+        return self._config.model_copy(update=told)
+
+    def offers(self, nodes: Iterable[Json]) -> Offers:
+        """
+        What jobs and services may ask for, as the cluster is now with these nodes.
+        """
+        there = workers(nodes)
+        self._showing.lately(there)
+        settings = self.settings()
+        sliced = most_on_a_node(there, settings)
+        able = features(settings, queues=self.kueue() is not None, sliced=bool(sliced), launches=self.mpi())
+        return Offers(able, tuple(settings.volumes), sliced)
 
     def check(self, cluster_id: str, tenant_id: str) -> None:
         """
@@ -112,15 +159,19 @@ class OwnGround:
 
     def kueue(self) -> Queueing | None:
         """
-        See `Ground.kueue`.
+        See `Ground.kueue`. A queue that does not count claims would admit gangs that find no GPUs.
         """
-        return self._queues.there()
+        found = self._queues.there()
+        if found is None:
+            return None
+        shown = self._showing.lately()
+        return None if shown.claims and not shown.counted else found
 
     def mpi(self) -> bool:
         """
-        See `Ground.mpi`. It is not offered here: an owner installs an operator and removes it, and programs would hang that are under way.
+        See `Ground.mpi`. Whoever installed the operator may remove it: programs that are under way then end by their time limit.
         """
-        return False
+        return self.kueue() is not None and self._queues.launches()
 
     def nodes_now(self, cluster_id: str) -> list[Json]:
         """
@@ -155,7 +206,8 @@ class OwnGround:
         try:
             there = self.workers(nodes)
             kueue = self.kueue()
-            if kueue is None or self._sums(there) == self._told:
+            placed = bool(self._levels) or kueue is None or not kueue.topology or not places(there)
+            if kueue is None or (placed and self._sums(there) == self._told):
                 return
             path = grouped(kueue.api, "clusterqueues", self._names.namespace(self._cluster_id))
             if self._kube.find(path) is not None:
@@ -179,9 +231,20 @@ class OwnGround:
 
     def _tell(self, kueue: Queueing, nodes: Sequence[Json]) -> None:
         sums = self._sums(nodes)
-        for one in queue(self._names, self._cluster_id, self._config, kueue, sums):
+        self._levels = tuple(self._levels_of(kueue, nodes)) if kueue.topology else ()
+        for one in queue(self._names, self._cluster_id, self.settings(), kueue, sums):
             self._kube.apply(one.path, one.body)
         self._told = sums
+
+    def _levels_of(self, kueue: Queueing, nodes: Sequence[Json]) -> list[str]:
+        """
+        What our queue places by: once its flavor has a topology that cannot be changed, so it stays though a new worker has no place yet.
+        """
+        name = self._names.namespace(self._cluster_id)
+        flavor = self._kube.find(grouped(kueue.api, "resourceflavors", name)) or {}
+        held = (flavor.get("spec") or {}).get("topologyName")
+        found = self._kube.find(grouped(kueue.api, "topologies", str(held))) if held else None
+        return places(nodes) if found is None else [str(one["nodeLabel"]) for one in found["spec"]["levels"]]
 
     def _sums(self, nodes: Iterable[Json]) -> dict[str, str]:
         return self.pool.room(one for one in nodes if not one.get("spec", {}).get("unschedulable"))

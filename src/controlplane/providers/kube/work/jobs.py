@@ -74,7 +74,7 @@ class Jobs:
         """
         See `SupportsJobs.submit`. The Job comes first: its Secret belongs to it, and a pod waits for its Secret.
         """
-        refuse_unsendable(spec, self._config)
+        refuse_unsendable(spec, self._ground.settings(spec.gpu_model))
         if self._config.watches != "off":
             self._tracker.open()  # a watch that opens at the first look comes too late for that look, which asks then
         self._ground.check(spec.cluster_id, spec.tenant_id)
@@ -193,19 +193,19 @@ class Jobs:
         """
         The server has what the pods' claims are made from, where they get their GPUs so.
         """
-        if claims_gpus(spec, self._config):
+        settings = self._ground.settings(spec.gpu_model)
+        if claims_gpus(spec, settings):
             api = self._ground.pool.devices.must_api()
             path = grouped(api, "resourceclaimtemplates", job_name(spec.token), namespace=self._names.namespace(spec.cluster_id))
-            self._kube.apply(path, claims(self._names, spec, self._config, api, uid))
+            self._kube.apply(path, claims(self._names, spec, settings, api, uid))
 
     def _create(self, spec: JobSpec) -> Json:
         self._put_claims(spec)
-        kueue = self._ground.kueue()
+        kueue, settings = self._ground.kueue(), self._ground.settings(spec.gpu_model)
         launched = kueue is not None and mpi.is_mpi(spec)
+        body = job(self._names, spec, settings, kueue)
         if kueue is not None and launched:
-            body = mpi_job(self._names, spec, self._config, kueue)
-        else:
-            body = job(self._names, spec, self._config, kueue)
+            body = mpi_job(self._names, spec, settings, kueue)
         if kueue is not None and spec.priority != "normal":
             known = rank(self._names, spec.priority, kueue)
             self._kube.apply(known.path, known.body)
@@ -224,17 +224,24 @@ class Jobs:
 
     def _have_claim(self, cluster_id: str, volume: str) -> None:
         """
-        The cluster has a claim of the volume; one that is there stays as it is, for a claim cannot be changed.
+        The cluster has a claim of the volume; one that is there stays as it is, for a claim cannot be changed. In a whole Kubernetes of one
+        tenant's claims are their owner's.
         """
         namespace = self._names.namespace(cluster_id)
         found = self._kube.find(core(namespace, "persistentvolumeclaims", claim_name(volume)))
-        if found is None:
+        if self._config.whole:
+            self._refuse_gone(found, volume)
+        elif found is None:
             try:
                 self._kube.create(core(namespace, "persistentvolumeclaims"), claim(self._names, cluster_id, volume, self._config))
             except Exists as error:
                 raise Busy(f"the claim of {volume} came meanwhile", retry_in_s=1.0) from error
         elif not self._names.marks(found, cluster_id):
             raise Refused(f"the claim of {volume} is not ours", code="provider_foreign_object")
+
+    def _refuse_gone(self, found: Json | None, volume: str) -> None:
+        if found is None or found["metadata"].get("deletionTimestamp"):
+            raise Refused(f"the claim of {volume} is not there any more", code="job_volume_unknown")
 
     def _find(self, cluster_id: str, token: str) -> Json | None:
         found = self._kube.find(self._path(cluster_id, token))
@@ -316,7 +323,7 @@ class Jobs:
         Enough nodes have so many of the slices, and quota and queue know of them: nodes may have been partitioned since.
         """
         nodes = self._ground.nodes_now(spec.cluster_id)
-        found = able(nodes, wanted, self._config)
+        found = able(nodes, wanted, self._ground.settings())
         if not found:
             raise Refused(f"no node of {spec.cluster_id} has {wanted}", code="job_mig_unknown")
         if found < spec.nodes:
@@ -340,7 +347,7 @@ class Jobs:
     def _like(self, spec: JobSpec, node: Json) -> int:
         if not spec.gpus_per_node:
             return 0
-        return self._ground.pool.gpus_like(node, spec.gpu, spec.gpu_model)
+        return self._ground.pool.gpus_like(node, spec.gpu, spec.gpu_model, self._ground.settings(spec.gpu_model))
 
 
 def _in_turn(pod: Json) -> tuple[int, str]:

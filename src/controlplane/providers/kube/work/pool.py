@@ -47,11 +47,11 @@ class Pool:
     The nodes of one Kubernetes.
     """
 
-    def __init__(self, kube: Kube, names: Names, config: WorkConfig) -> None:
+    def __init__(self, kube: Kube, names: Names, config: WorkConfig, devices: Devices | None = None) -> None:
         self._kube = kube
         self._names = names
         self._config = config
-        self.devices = Devices(kube, config)
+        self.devices = devices or Devices(kube, config)
 
     def gpus(self, node: Json) -> int | None:
         """
@@ -73,13 +73,13 @@ class Pool:
             return str(whole_gpus(node, self._config) or 0)
         return str((node.get("status", {}).get("capacity") or {}).get(self._config.gpu_resource, "0"))
 
-    def gpus_like(self, node: Json, kind: GpuKind | None, gpu_model: str) -> int:
+    def gpus_like(self, node: Json, kind: GpuKind | None, gpu_model: str, settings: WorkConfig) -> int:
         """
-        How many of the node's whole GPUs are such as are wanted.
+        How many of the node's whole GPUs are such as are wanted, by the names that the settings have for models.
         """
-        if self._config.gpus_by != "dra":
-            return gpus_of(node, self._config.gpu_resource) or 0
-        return sum(1 for one in self.devices.on(node["metadata"]["name"]) if fits(one, kind, gpu_model, self._config))
+        if settings.gpus_by != "dra":
+            return gpus_of(node, settings.gpu_resource) or 0
+        return sum(1 for one in self.devices.on(node["metadata"]["name"]) if fits(one, kind, gpu_model, settings))
 
     def room(self, nodes: Iterable[Json]) -> dict[str, str]:
         """

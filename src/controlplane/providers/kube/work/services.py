@@ -57,8 +57,8 @@ class Services:
         See `SupportsServices.apply_service`. The main object comes first: what stands beside belongs to it, and its pods wait for their
         Secret. It is applied under the version that it was read at, so that a request that comes late changes nothing.
         """
-        offer = self.offer()
-        refuse_unsendable(spec, offer, self._config)
+        offer, settings = self.offer(), self._ground.settings(spec.gpu_model)
+        refuse_unsendable(spec, offer, settings)
         self._ground.check(spec.cluster_id, spec.tenant_id)
         spread = spec.nodes > 1
         found = self._find(spec.cluster_id, spec.service_id, spread=spread)
@@ -70,16 +70,16 @@ class Services:
             raise Busy(f"{spec.service_id} is still being removed", retry_in_s=2.0)
         elif int((found["metadata"].get("annotations") or {}).get(TURN, 0)) > spec.turn:
             return
-        api = self._ground.pool.devices.must_api() if claims_gpus(spec, self._config) else ""
+        api = self._ground.pool.devices.must_api() if claims_gpus(spec, settings) else ""
         if api and found is None:  # Kueue reads it as soon as there are pods; the main object owns it once there is one
-            first = claims(self._names, spec, self._config, api, None)
+            first = claims(self._names, spec, settings, api, None)
             self._kube.apply(first.path, first.body)
         made = self._put_main(spec, found)
         if api:
-            owned = claims(self._names, spec, self._config, api, made)
+            owned = claims(self._names, spec, settings, api, made)
             self._kube.apply(owned.path, owned.body)
-        scaler = scaler_of(spec, offer, self._config)
-        for one in beside(self._names, spec, self._config, offer, made):
+        scaler = scaler_of(spec, offer, settings)
+        for one in beside(self._names, spec, settings, offer, made):
             self._kube.apply(one.path, one.body)
         self._tidy(spec, scaler, offer)
 
@@ -161,7 +161,7 @@ class Services:
         replicas = spec.replicas
         if spec.scaling is not None and found is not None:
             replicas = min(max(int(found["spec"].get("replicas", 1)), spec.scaling.least), spec.scaling.most)
-        body = main(self._names, spec, self._config, self._ground.kueue(), replicas)
+        body = main(self._names, spec, self._ground.settings(spec.gpu_model), self._ground.kueue(), replicas)
         path = main_path(self._names, spec.cluster_id, spec.service_id, spread=spec.nodes > 1)
         if found is not None:
             body["metadata"]["resourceVersion"] = found["metadata"]["resourceVersion"]
@@ -206,7 +206,7 @@ class Services:
         """
         What claims of the service's versions are made from; none where GPUs are counted.
         """
-        api = self._ground.pool.devices.api() if self._config.gpus_by == "dra" else ""
+        api = self._ground.pool.devices.api() if self._ground.settings().gpus_by == "dra" else ""
         if not api:
             return []
         path = grouped(api, "resourceclaimtemplates", namespace=self._ns(cluster_id))
@@ -238,7 +238,7 @@ class Services:
         A replica has a place by its slices, and quota and queue know of them: nodes may have been partitioned since.
         """
         nodes = self._ground.nodes_now(spec.cluster_id)
-        found = able(nodes, wanted, self._config)
+        found = able(nodes, wanted, self._ground.settings())
         if found < spec.nodes:
             raise NoCapacity(
                 f"a replica of {spec.nodes} nodes with {wanted} asked, {found} in the cluster", code="service_never_fits"
@@ -247,8 +247,8 @@ class Services:
 
     def _refuse_impossible(self, spec: ServiceSpec) -> None:
         nodes = self._ground.nodes_now(spec.cluster_id)
-        pool, gpus = self._ground.pool, spec.gpus_per_node
-        able = sum(1 for one in nodes if not gpus or pool.gpus_like(one, spec.gpu, spec.gpu_model) >= gpus)
+        pool, gpus, settings = self._ground.pool, spec.gpus_per_node, self._ground.settings(spec.gpu_model)
+        able = sum(1 for one in nodes if not gpus or pool.gpus_like(one, spec.gpu, spec.gpu_model, settings) >= gpus)
         if able < spec.nodes:
             raise NoCapacity(
                 f"a replica of {spec.nodes} nodes with {spec.gpus_per_node} GPUs asked, {able} in the cluster",

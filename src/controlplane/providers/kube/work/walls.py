@@ -26,6 +26,8 @@ Json = dict[str, Any]
 RBAC, NETWORK = "rbac.authorization.k8s.io/v1", "networking.k8s.io/v1"
 HEADLESS = "jobs"
 """The Service through which the pods of a gang find each other by name."""
+EVERY_NODE = {"kubernetes.io/os": "linux"}
+"""A label of every node of ours: a flavor with a topology must name one."""
 RANKS: dict[Priority, int] = {"low": -1000, "normal": 0, "high": 1000}
 """A job of no class has 0 at Kueue, so the usual ones name none."""
 PEOPLE = "tenant"
@@ -165,6 +167,8 @@ def queue(names: Names, cluster_id: str, config: WorkConfig, kueue: Queueing, su
     if not config.whole:
         flavor = {"nodeLabels": {CLUSTER: cluster_id}, "tolerations": [toleration(cluster_id)]}
     if config.topology_labels and kueue.topology:
+        if config.whole:
+            flavor["nodeLabels"] = EVERY_NODE
         levels = [{"nodeLabel": one} for one in config.topology_labels]
         body = _object(kueue.api, "Topology", ns, labels) | {"spec": {"levels": levels}}
         parts.append(Part(grouped(kueue.api, "topologies", ns), body))
