@@ -15,6 +15,7 @@ from controlplane.providers.clusters import ClusterSpec, JobSpec, Member
 from controlplane.providers.errors import NotFound, Unsupported
 from controlplane.providers.launching import Launch
 from tests.contract.kubernetes_harness import KubernetesHarness
+from tests.contract.own_kubernetes import own_harness
 from tests.kubernetes_kit import UNTIDY, kubernetes_kit
 from tests.mpi_operator import MpiOperator
 
@@ -103,14 +104,97 @@ def test_a_launcher_past_its_time_is_told_as_that(peer: KubernetesHarness) -> No
     assert ended.failure == "time_limit"
 
 
-def test_no_look_at_one_is_taken_from_memory(peer: KubernetesHarness) -> None:
-    """No watch tells of MPIJobs, so what was once seen of one would be believed for ever; of a Job beside it the watches tell."""
+def followed(peer: KubernetesHarness, job: JobSpec) -> Any:
+    """The view of a job that runs, once the watches tell of it."""
+    found = running(peer, job)
+    return peer.until(lambda: glanced(peer, job), lambda view: view == found, what="the watches tell")
+
+
+def glanced(peer: KubernetesHarness, job: JobSpec) -> Any:
+    """What a glance tells; where it tells nothing its job was looked at, as a step does."""
+    told = peer.adapter.glance(job.cluster_id, job.token)
+    if told is None:
+        peer.seen(job)
+    return told
+
+
+def watched(peer: KubernetesHarness) -> list[str]:
+    """What was listed or asked for, watches left out."""
+    return [path for _, path in peer.kit.asked() if "watch=true" not in path]
+
+
+@pytest.fixture(params=["shared", "own"])
+def either(request: pytest.FixtureRequest, peer: KubernetesHarness) -> Iterator[tuple[KubernetesHarness, ClusterSpec]]:
+    """A cluster with the operator on both grounds."""
+    if request.param == "shared":
+        yield peer, SPEC
+        return
+    with own_harness(more=("mpi",)) as own:
+        spec = own.cluster(2)
+        MpiOperator(own.kit)
+        yield own, spec
+
+
+def test_following_one_costs_no_call(either: tuple[KubernetesHarness, ClusterSpec]) -> None:
+    """Its watch opens with it: from then on looks are told what it does, to its end, and its output is one call; a plain Job is as before."""
+    peer, spec = either
+    job = replace(JOB, cluster_id=spec.cluster_id, tenant_id=spec.tenant_id)
+    assert not [path for _, path in peer.kit.asked() if "/mpijobs?" in path]
+    assert followed(peer, replace(job, launch=LASTING)).nodes == tuple(one.ref for one in spec.members)
+    peer.adapter.cancel(spec.cluster_id, job.token)
+    peer.until(lambda: peer.seen(job), lambda view: view.phase == "cancelled", what="cancelled")
+    peer.adapter.take_news()
+    last = replace(job, token="job_2-1")
+    peer.submit(last)
+    before = len(watched(peer))
+    ended = peer.until(
+        lambda: peer.adapter.glance(spec.cluster_id, last.token),
+        lambda view: view is not None and view.phase == "succeeded",
+        what="told",
+    )
+    assert watched(peer)[before:] == []
+    assert last.token in peer.adapter.take_news()
+    assert ended.exit_code == 0
+    peer.until(
+        lambda: peer.adapter.glance(spec.cluster_id, last.token), lambda view: view is not None and not view.nodes, what="alone"
+    )
+    chunk = peer.adapter.read_output(spec.cluster_id, last.token, offset=0, limit=1000)
+    assert (chunk.end, len(chunk.data.splitlines())) == (True, 6)
+    assert [one.endswith("/log") or "/log?" in one for one in watched(peer)[before:]] == [True]
+
+
+def test_a_failure_is_asked_for(peer: KubernetesHarness) -> None:
+    """Its workers are gone by then, and with them what took their machines: glances tell nothing, the look tells the class."""
+    followed(peer, replace(JOB, launch=LASTING))
+    job = replace(JOB, token="job_2-1", gpus_per_node=0, launch=Launch("mpi", ("sh", "-c", "exit 5")))
+    peer.submit(job)
+    peer.until(lambda: peer.seen(job), lambda view: view.phase == "failed", what="failed")
+    assert peer.adapter.glance("clu_1", job.token) is None
+    assert (peer.seen(job).failure, peer.seen(job).exit_code) == ("user_error", 5)
+
+
+def test_one_that_is_removed_is_recalled_no_more(peer: KubernetesHarness) -> None:
+    """Whoever removed it: the watch tells, and the look finds nothing."""
+    followed(peer, replace(JOB, launch=LASTING))
+    (one,) = peer.kit.ask("GET", MPIJOBS)["items"]
+    peer.kit.ask("DELETE", f"{MPIJOBS}/{one['metadata']['name']}?propagationPolicy=Background", {})
+    peer.until(lambda: peer.adapter.glance("clu_1", JOB.token), lambda view: view is None, what="forgotten")
+    with pytest.raises(NotFound):
+        peer.seen(JOB)
+
+
+def test_a_gap_in_its_watch_is_a_gap_for_it_alone(peer: KubernetesHarness) -> None:
+    """A kind that cannot be listed any more tells nothing of its jobs, while Jobs beside it are told as ever."""
     plain = JobSpec("job_2-1", "clu_1", "ten_one", "", "#!/bin/bash\nsleep 600\n", 1, 0, 1, 600)
     peer.submit(plain)
-    peer.until(lambda: peer.adapter.glance("clu_1", plain.token), lambda view: view is not None, what="watches are open")
-    running(peer, replace(JOB, launch=LASTING))
-    assert peer.adapter.glance("clu_1", plain.token) is not None
+    followed(peer, replace(JOB, launch=LASTING))
+    peer.until(lambda: peer.adapter.glance("clu_1", plain.token), lambda view: view is not None, what="told")
+    peer.kit.handle.post("/_emu/faults", [{"path": "/apis/kubeflow.org/v2beta1/mpijobs", "times": 100_000, "status": 404}])
+    peer.kit.handle.post("/_emu/drop-watches")
+    peer.until(lambda: peer.adapter.glance("clu_1", JOB.token), lambda view: view is None, what="not believed")
+    peer.until(lambda: peer.adapter.glance("clu_1", plain.token), lambda view: view is not None, what="told again")
     assert peer.adapter.glance("clu_1", JOB.token) is None
+    assert peer.seen(JOB).phase == "running"
 
 
 def test_a_cancelled_one_ends_and_is_not_started_again(peer: KubernetesHarness) -> None:

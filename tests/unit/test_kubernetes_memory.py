@@ -89,3 +89,24 @@ def test_ended_jobs_are_forgotten_beyond_a_number() -> None:
     assert memory.recall("ns", "j0") is None
     assert len(memory.take_news()) == ENDED_KEPT
     assert memory.take_news() == frozenset()
+
+
+def mpijob(token: str, version: int, *, over: bool = False) -> dict[str, Any]:
+    """As its watch tells it."""
+    ends = [{"type": "Succeeded", "status": "True"}] if over else []
+    meta = {"name": token, "namespace": "ns", "uid": token, "resourceVersion": str(version), "labels": {TOKEN: token}}
+    return {"metadata": meta, "spec": {"runPolicy": {"suspend": False}}, "status": {"conditions": ends}}
+
+
+def test_lists_of_two_kinds_leave_each_other_alone() -> None:
+    """A list of one kind takes back nothing of the other; of MPIJobs, whose lists hold ended ones, those are kept that were known."""
+    memory = Memory()
+    plain = {**mpijob("plain", 1), "spec": {"suspend": False, "completions": 1}}
+    memory.begin("jobs", [plain])
+    memory.begin("mpijobs", [mpijob("solve", 2), mpijob("ancient", 1, over=True)])
+    assert [memory.recall("ns", one) is not None for one in ("plain", "solve", "ancient")] == [True, True, False]
+    memory.begin("mpijobs", [mpijob("solve", 3, over=True)])
+    memory.begin("jobs", [])
+    assert [memory.recall("ns", one) is not None for one in ("plain", "solve", "ancient")] == [False, True, False]
+    memory.begin("mpijobs", [])
+    assert len(memory) == 0

@@ -29,7 +29,7 @@ from controlplane.providers.kube.feed import PIECE_BYTES, Feed
 
 CONNECT_S = 5.0
 MAX_CONNECTIONS = 8
-MAX_FEEDS = 2
+MAX_FEEDS = 3
 """Watches hold their connections, so they have a pool of their own."""
 MAX_LISTINGS = 3
 """How often a list is begun anew when its pages grow too old."""

@@ -13,7 +13,7 @@ from typing import Any
 from controlplane.providers.clusters import FailureClass, JobPhase, JobView
 from controlplane.providers.kube.reading import instant
 from controlplane.providers.kube.work.manifests import CONTAINER, DISRUPTED
-from controlplane.providers.kube.work.mpi import place
+from controlplane.providers.kube.work.mpi import is_one, is_worker, place
 from controlplane.providers.kube.work.names import CANCELLED, CLUSTER, QUEUE, TOKEN
 from controlplane.providers.kube.work.pool import ended
 
@@ -117,6 +117,8 @@ def accounted(job: Json, pods: Sequence[Json], whole: bool) -> bool:  # noqa: FB
     """
     Whether what was told of the Job and of its pods fits together, so that their fold is no guess. They are told apart, so one may lag.
     """
+    if is_one(job):
+        return _launcher_accounted(phase(job, pods), pods)
     status = job.get("status") or {}
     counted = sum(int(status.get(name) or 0) for name in ("active", "succeeded", "failed"))
     if len(pods) < counted:
@@ -128,6 +130,15 @@ def accounted(job: Json, pods: Sequence[Json], whole: bool) -> bool:  # noqa: FB
         over_now = sum(1 for one in pods if one.get("status", {}).get("phase") == "Failed")
         return whole and 0 < int(status.get("failed") or 0) <= over_now and all(ended(one) for one in pods)
     return state != "cancelled"
+
+
+def _launcher_accounted(state: JobPhase, pods: Sequence[Json]) -> bool:
+    """
+    As `accounted`, of an MPIJob: it counts no pods, its workers go when it ends, and its end is its launcher's. Why it failed is asked for.
+    """
+    if state == "succeeded":
+        return any(not is_worker(one) and ended(one) for one in pods)
+    return state not in {"failed", "cancelled"}
 
 
 def index(pod: Json) -> int:

@@ -108,7 +108,7 @@ class Jobs:
         if kept is None or not accounted(*kept):
             return None
         job, pods, _ = kept
-        return view(job, pods)
+        return mpi.seen(view(job, pods), job, pods)
 
     def take_news(self) -> frozenset[str]:
         """
@@ -143,7 +143,7 @@ class Jobs:
             kept = (found["metadata"].get("annotations") or {}).get(CANCELLED)
             at = kept or (self._kube.seen_at or self._now()).isoformat()
             marks = {"resourceVersion": found["metadata"]["resourceVersion"], "annotations": {CANCELLED: at}}
-            is_mpi, stopped = found.get("kind") == mpi.KIND, {"suspend": True}
+            is_mpi, stopped = mpi.is_one(found), {"suspend": True}
             path = self._path(cluster_id, token, launched=is_mpi)
             try:
                 self._kube.patch(path, {"metadata": marks, "spec": {"runPolicy": stopped} if is_mpi else stopped})
@@ -216,10 +216,8 @@ class Jobs:
             if found is None:
                 raise Busy(f"{spec.token} came and went", retry_in_s=2.0) from error
             return found
-        if launched:
-            return mpi.as_job(made)
-        if self._tracker.live:
-            self._tracker.memory.learn(made, ())
+        made = mpi.as_job(made) if launched else made
+        self._tracker.learn(made, ())
         return made
 
     def _have_claim(self, cluster_id: str, volume: str) -> None:
@@ -260,8 +258,7 @@ class Jobs:
         """
         job = self._known(cluster_id, token)
         pods = self._pods(cluster_id, token)
-        if self._tracker.live and job.get("kind") != mpi.KIND:  # no watch tells of MPIJobs: what is remembered would never end
-            self._tracker.memory.learn(job, pods)
+        self._tracker.learn(job, pods)
         return job, pods
 
     def _recall(self, cluster_id: str, token: str) -> tuple[Json, Sequence[Json], bool] | None:

@@ -14,11 +14,13 @@ from typing import Any, Literal
 
 from controlplane.providers.clusters import JobPhase
 from controlplane.providers.kube.work.folding import INDEX, over, phase
+from controlplane.providers.kube.work.mpi import as_job, is_one, is_worker
 from controlplane.providers.kube.work.names import CANCELLED, TOKEN
 from controlplane.providers.kube.work.pool import ended
 
 Json = dict[str, Any]
-Kind = Literal["jobs", "pods"]
+Kind = Literal["jobs", "pods", "mpijobs"]
+"""MPIJobs are kept as Jobs are, and told apart."""
 Key = tuple[str, str]
 """Namespace and token."""
 ENDED_KEPT = 2000
@@ -66,14 +68,14 @@ class Memory:
         """
         The object is as told, unless a newer version of it is known.
         """
-        key, seen = _key(thing), _slim(thing)
+        key, seen = _key(thing), _slim(_plain(kind, thing))
         with self._lock:
             if key is None or seen["metadata"]["uid"] in self._gone:
                 return
-            if kind == "jobs":
-                self._see_job(key, seen)
-            else:
+            if kind == "pods":
                 self._see_pod(key, seen)
+            else:
+                self._see_job(key, seen)
 
     def lose(self, kind: Kind, thing: Json) -> None:
         """
@@ -86,28 +88,24 @@ class Memory:
                 self._gone.popitem(last=False)
             if key is None:
                 return
-            known = self._jobs.get(key) if kind == "jobs" else self._pods.get(key, {}).get(name)
+            known = self._pods.get(key, {}).get(name) if kind == "pods" else self._jobs.get(key)
             if known is None or known["metadata"]["uid"] != uid:
                 return
-            if kind == "jobs":
+            if kind != "pods":
                 self._forget(key)
-            else:
-                self._drop_pod(key, name)
-                self._whole.discard(key)  # its log went with it
-                self._changed.add(key)
+                return
+            self._drop_pod(key, name)
+            if not is_worker(known):
+                self._whole.discard(key)  # its log went with it; of a worker of an MPIJob nobody reads one
+            self._changed.add(key)
 
     def begin(self, kind: Kind, things: Iterable[Json]) -> None:
         """
         These are known of the kind and nothing else, as after a gap.
         """
         with self._lock:
-            if kind == "jobs":
-                before, self._jobs = self._jobs, {}
-                for thing in things:
-                    if (key := _key(thing)) is not None:
-                        self._see_job(key, _slim(thing))
-                for key in before.keys() - self._jobs.keys():
-                    self._forget(key)
+            if kind != "pods":
+                self._begin_jobs(kind, things)
                 return
             self._whole.clear()
             self._changed.update(self._pods)
@@ -115,6 +113,17 @@ class Memory:
             for thing in things:
                 if (key := _key(thing)) is not None:
                     self._see_pod(key, _slim(thing))
+
+    def _begin_jobs(self, kind: Kind, things: Iterable[Json]) -> None:
+        before = {key for key, job in self._jobs.items() if is_one(job) == (kind == "mpijobs")}
+        self._jobs = {key: job for key, job in self._jobs.items() if key not in before}
+        for thing in things:
+            key, seen = _key(thing), _slim(_plain(kind, thing))
+            # a list of MPIJobs has those that ended long ago
+            if key is not None and (kind == "jobs" or key in before or not over(seen)):
+                self._see_job(key, seen)
+        for key in before - self._jobs.keys():
+            self._forget(key)
 
     def learn(self, job: Json, pods: Sequence[Json]) -> None:
         """
@@ -205,12 +214,17 @@ def _newer(seen: Json, known: Json) -> bool:
     return int(new) > int(old) if new.isdecimal() and old.isdecimal() else bool(new != old)
 
 
+def _plain(kind: Kind, thing: Json) -> Json:
+    return as_job(thing) if kind == "mpijobs" else thing
+
+
 def _slim(thing: Json) -> Json:
     meta, spec = thing["metadata"], thing.get("spec") or {}
     kept: Json = {name: meta[name] for name in _META if name in meta}
     notes = meta.get("annotations") or {}
     kept["annotations"] = {name: notes[name] for name in _ANNOTATIONS if name in notes}
     return {
+        **({"kind": thing["kind"]} if is_one(thing) else {}),
         "metadata": kept,
         "spec": {name: spec[name] for name in _SPEC if name in spec},
         "status": thing.get("status") or {},

@@ -36,6 +36,13 @@ def is_mpi(spec: JobSpec) -> bool:
     return spec.launch is not None and spec.launch.kind == "mpi"
 
 
+def is_one(job: Json) -> bool:
+    """
+    Whether what is read as a Job is an MPIJob.
+    """
+    return job.get("kind") == KIND
+
+
 def script(spec: JobSpec) -> str:
     """
     What the launcher runs.
@@ -105,7 +112,7 @@ def seen(view: JobView, job: Json, pods: Iterable[Json]) -> JobView:
     """
     The view, which names as nodes those of the workers; once these are removed it names none, for a part of them would be wrong.
     """
-    if job.get("kind") != KIND:
+    if not is_one(job):
         return view
     workers = sorted((one for one in pods if is_worker(one)), key=_number)
     placed = [one["spec"]["nodeName"] for one in workers if one["spec"].get("nodeName")]
