@@ -136,7 +136,7 @@ def either(request: pytest.FixtureRequest, peer: KubernetesHarness) -> Iterator[
 
 
 def test_following_one_costs_no_call(either: tuple[KubernetesHarness, ClusterSpec]) -> None:
-    """Its watch opens with it: from then on looks are told what it does, to its end, and its output is one call; a plain Job is as before."""
+    """Its watch opens with it: from then on looks are told what it does, to its end, and its output is one call."""
     peer, spec = either
     job = replace(JOB, cluster_id=spec.cluster_id, tenant_id=spec.tenant_id)
     assert not [path for _, path in peer.kit.asked() if "/mpijobs?" in path]
