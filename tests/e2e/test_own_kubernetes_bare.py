@@ -20,7 +20,7 @@ from tests.slurm_kit import SLOW
 pytestmark = [*SLOW[1:], pytest.mark.timeout(1800)]
 PATIENCE_S = 600.0
 HOSTS = 4
-MISSING = {"kubeadm": "kubeadm is not installed", "k3s": "k3s is not installed"}
+MISSING = "kubeadm is not installed"
 
 
 def ended(boot: dict[str, Any]) -> tuple[str, int, str]:
@@ -31,15 +31,14 @@ def ended(boot: dict[str, Any]) -> tuple[str, int, str]:
     return stage["name"].removeprefix("script:"), int(found[1]), found[2].strip()
 
 
-@pytest.mark.parametrize("distribution", ["kubeadm", "k3s"])
-def test_an_image_without_kubernetes_ends_the_order_with_a_reason(metal: Metal, tmp_path: Path, distribution: str) -> None:
+def test_an_image_without_kubernetes_ends_the_order_with_a_reason(metal: Metal, tmp_path: Path) -> None:
     """
     Files are laid down and the kernel is set, then each host says which program is missing, and where; the order fails after as many as
     orders may break, each tried once; all are wiped, none is in the fleet again before a person looked, and the tenant deletes its order.
     """
     nodes = free(metal, HOSTS, PATIENCE_S)
     _key, public = key_pair(tmp_path, "owner")
-    path = order(metal, public, 1, distribution)
+    path = order(metal, public, 1)
     seen = metal.until(path, "failed", "running", client=metal.tenant, within_s=PATIENCE_S)
     assert (seen["status"]["state"], [one["code"] for one in seen["status"]["issues"]]) == ("failed", ["deploy_failed"]), seen
     broken = 0
@@ -52,7 +51,7 @@ def test_an_image_without_kubernetes_ends_the_order_with_a_reason(metal: Metal, 
             continue
         broken += 1
         script, line, words = ended(boot)
-        assert words.splitlines()[-1] == MISSING[distribution], boot
+        assert words.splitlines()[-1] == MISSING, boot
         assert (boot["failure_code"], boot["failure"]) == ("script_failed", f"The script {script} failed at line {line}."), boot
         assert {stage["name"] for stage in boot["stages"] if not stage["ok"]} == {f"script:{script}"}
         assert back["holds"][0]["reason"].startswith("deploy_failed")
