@@ -24,6 +24,7 @@ import yaml
 from controlplane.kit.certificates import sign_client
 from controlplane.rendering.kubernetes.keys import ClusterKeys, new_keys
 from controlplane.rendering.kubernetes.kubeadm import join_file
+from controlplane.rendering.kubernetes.scripts import STRANGER
 from tests.contract.real_kubernetes_harness import named_cluster
 from tests.factories.kubernetes_plans import HGX, plain
 from tests.kubernetes_kit import UNTIDY, kubeconfig, kubectl, kubernetes_kit
@@ -182,6 +183,14 @@ def test_the_token_of_a_worker_makes_it_a_node(cluster: Cluster, told: dict[str,
     finally:
         with suppress(AssertionError):
             cluster.kubectl("delete", "node", name, "--wait=false")
+
+
+def test_a_control_plane_that_joins_sees_that_another_answers(cluster: Cluster) -> None:
+    """By the real kubectl as a start script calls it: as nobody, and with nobody at its input."""
+    command = [str(kubectl()), *STRANGER.split(), f"--server={cluster.server}", f"--certificate-authority={cluster.authority}"]
+    asked = [*command, "--request-timeout=5s", "get", "--raw", "/readyz"]
+    ran = subprocess.run(asked, stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False, timeout=60)
+    assert (ran.returncode, ran.stdout) == (0, "ok"), ran.stderr
 
 
 def test_a_kubelet_takes_no_label_that_is_not_its_own() -> None:

@@ -181,7 +181,7 @@ class Handler(BaseHTTPRequestHandler):
             user = next(value for name, value in words if name == "commonName")
             return user, [*(value for name, value in words if name == "organizationName"), AUTHENTICATED]
         told = self.headers.get("Authorization")
-        if told is None:
+        if told is None or not told.lower().startswith("bearer "):  # as a real one, which looks at nothing else
             return ANYBODY
         found = TOKEN.fullmatch(told)
         if found is None:

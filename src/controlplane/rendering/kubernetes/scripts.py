@@ -15,6 +15,8 @@ from controlplane.rendering.shell import Script, prelude
 TRIES = 600
 """Looks, a second apart, for another host that is still booting; the variable TRIES overrides it."""
 PRELUDE = prelude(TRIES)
+STRANGER = "--kubeconfig=/dev/null --username=nobody --password=none"
+"""How kubectl asks as nobody: without any name it asks its own input for one and fails. API servers do not look at names of this kind."""
 TOLD = 10
 """Lines of a unit's journal that a start script tells when the unit does not come up."""
 
@@ -138,7 +140,7 @@ def _peers(plan: KubernetesPlan) -> Iterator[str]:
     yield "peer_answers() { # peer_answers: another control plane of the cluster does"
     yield "  while read -r name address; do"
     yield '    [ "$name" != "$(hostname)" ] || continue'
-    yield f'    {program} --kubeconfig=/dev/null --server="https://$address:{API_PORT}" \\'
+    yield f'    {program} {STRANGER} --server="https://$address:{API_PORT}" \\'
     yield f"      --certificate-authority={layout.authority_path(plan)} \\"
     yield f"      --request-timeout=5s get --raw {path} </dev/null >/dev/null 2>&1 && return 0"
     yield f"  done < {layout.CONTROL_PLANES}"
