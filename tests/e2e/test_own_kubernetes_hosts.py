@@ -49,9 +49,9 @@ def free(metal: Metal, count: int, within_s: float = 240.0, **more: Any) -> list
     return nodes
 
 
-def order(metal: Metal, public: str, workers: int, distribution: str = "kubeadm") -> str:
+def order(metal: Metal, public: str, workers: int, distribution: str = "kubeadm", leads: int = 1) -> str:
     """The path of a Kubernetes of the tenant's own that was just ordered."""
-    sets = [{"name": "cp", "role": "control_plane", "count": 1, **PLAIN}, {"name": "workers", "count": workers, **PLAIN}]
+    sets = [{"name": "cp", "role": "control_plane", "count": leads, **PLAIN}, {"name": "workers", "count": workers, **PLAIN}]
     login, kubernetes = {"ssh_keys": [public]}, {"distribution": distribution}
     spec = {"kind": "kubernetes", "site": "lab", "node_sets": sets, "wait": True, "login": login, "kubernetes": kubernetes}
     made = done(metal.tenant.post(f"/v1/projects/{metal.project}/clusters", json={"name": "own", "spec": spec}))

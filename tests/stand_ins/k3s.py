@@ -1,6 +1,6 @@
 """
 In place of k3s: `server` and `agent` look at their settings, tokens and authorities as the real one does and are then an API server or a
-kubelet; `kubectl` is the real one. A server that joins another is not played.
+kubelet; `kubectl` is the real one. A server that joins meets one that runs; etcd and its members are not played.
 
 Source: docs.k3s.io, "k3s server", "k3s agent", "k3s token", "k3s certificate"; k3s, pkg/server and pkg/clientaccess.
 """
@@ -10,6 +10,7 @@ from __future__ import annotations
 import base64
 import hashlib
 import hmac
+import json
 import os
 import re
 import ssl
@@ -19,6 +20,7 @@ from contextlib import suppress
 from ipaddress import IPv4Network
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
 
 import yaml
 
@@ -34,6 +36,8 @@ TLS = Path("/var/lib/rancher/k3s/server/tls")
 OWN = Path("/var/lib/rancher/k3s/agent")
 KUBECONFIG = Path("/etc/rancher/k3s/k3s.yaml")
 SECURE = re.compile(r"K10([0-9a-f]{64})::([^:]+):(\S+)")
+AUTHORITIES = ("server-ca", "client-ca", "request-header-ca", "etcd/server-ca", "etcd/peer-ca")
+MET = Path("/run/stand-ins/met.crt")
 PASSWORD = Path("/etc/rancher/node/password")
 
 
@@ -80,16 +84,18 @@ def token(path: str) -> str:
 
 def serve(told: dict[str, Any]) -> None:
     """
-    The first server of a cluster, and its Node.
+    The first server of a cluster, or one that joins it, and its Node.
     """
-    if told.get("cluster-init") is not True or "server" in told:
-        fail("a server that joins is not played")
-    for one in ("server-ca", "client-ca", "request-header-ca", "etcd/server-ca", "etcd/peer-ca"):
+    if (told.get("cluster-init") is True) == ("server" in told):
+        fail("a server either founds a cluster or joins one")
+    for one in AUTHORITIES:
         certificates.check_authority(str(TLS / f"{one}.crt"), str(TLS / f"{one}.key"))
     found = SECURE.fullmatch(token(told["token-file"]))
     if found is None or found[1] != digest() or found[2] != "server":
         fail("the server's token does not fit the authority that is here")
     agents = token(told["agent-token-file"])
+    if "server" in told:
+        meet(told["server"], found[1], found[3])
     names = ["DNS:kubernetes", "DNS:kubernetes.default.svc", f"DNS:{hostname()}", f"IP:{IPv4Network(told['service-cidr'])[1]}"]
     names += ["DNS:localhost", "IP:127.0.0.1", f"IP:{route()[1]}"]
     names += [f"IP:{one}" if re.fullmatch(r"[\d.]+", one) else f"DNS:{one}" for one in told["tls-san"]]
@@ -98,7 +104,7 @@ def serve(told: dict[str, Any]) -> None:
     certificates.made(str(TLS / "client-admin"), clients, "system:admin", ["system:masters"])
     certificates.made(str(TLS / "client-kubelet"), clients, f"system:node:{hostname()}", ["system:nodes"])
     pair = (str(TLS / "serving-kube-apiserver.crt"), str(TLS / "serving-kube-apiserver.key"))
-    server = Server(pair, clients, lambda handler: extras(handler, agents, clients), says=f"v{version()}+k3s1")
+    server = Server(pair, clients, lambda handler: extras(handler, agents, found[3], clients), says=f"v{version()}+k3s1")
     threading.Thread(target=server.serve_forever, daemon=True).start()
     write_kubeconfig(told["write-kubeconfig-mode"])
     mark = threading.Thread(target=lead, args=(hostname(), told["node-taint"]), daemon=True)
@@ -142,16 +148,44 @@ def write_kubeconfig(mode: str) -> None:
     put(KUBECONFIG, yaml.safe_dump(whole), int(mode, 8))
 
 
-def extras(handler: Any, agents: str, clients: tuple[str, str]) -> bool:
+def meet(server: str, digest: str, password: str) -> None:
     """
-    What k3s answers beside the API: its authority to anybody, and a kubelet's certificate to who has the agents' token.
+    A server that knows the servers' token and has the same authorities has answered; it is asked until it does.
     """
-    if handler.path == "/cacerts":
+    while True:
+        try:
+            put(MET, authority(server, digest), 0o644)
+            line = Api(server, trusting(str(MET)), {"Authorization": f"Basic {_base64(f'server:{password}')}"})
+            if line.ask("GET", "/v1-k3s/server-bootstrap") != authorities():
+                fail(f"{server} has other authorities than this host")
+        except (Answer, OSError) as no:
+            print(f"[stand-in for k3s] {server}: {no}", flush=True)
+            time.sleep(1)
+        else:
+            return
+
+
+def authorities() -> dict[str, str]:
+    """
+    What a server hands to one that joins, by digest: the real one hands it over whole.
+    """
+    return {one: hashlib.sha256((TLS / f"{one}.crt").read_bytes()).hexdigest() for one in AUTHORITIES}
+
+
+def extras(handler: Any, agents: str, servers: str, clients: tuple[str, str]) -> bool:
+    """
+    What k3s answers beside the API: its authority to anybody, a kubelet's certificate to who has the agents' token, its authorities to who
+    has the servers'.
+    """
+    if urlsplit(handler.path).path == "/cacerts":
         handler.answer(200, (TLS / "server-ca.crt").read_bytes(), "text/plain")
         return True
     if not handler.path.startswith("/v1-k3s/"):
         return False
     told = handler.headers.get("Authorization") or ""
+    if handler.path == "/v1-k3s/server-bootstrap" and hmac.compare_digest(told, f"Basic {_base64(f'server:{servers}')}"):
+        handler.answer(200, json.dumps(authorities()).encode())
+        return True
     good = hmac.compare_digest(told, f"Basic {_base64(f'node:{agents}')}")
     name, password = (handler.headers.get(f"k3s-Node-{one}") or "" for one in ("Name", "Password"))
     if not good or not name or handler.path != "/v1-k3s/client-kubelet.crt":
