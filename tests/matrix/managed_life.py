@@ -19,7 +19,7 @@ from controlplane.kit.orphans import GAP_S, OLD_ENOUGH_S
 from controlplane.nodes import service as nodes
 from tests.matrix.cases import Case
 from tests.matrix.life import AT_REST, Ended, Verdict
-from tests.matrix.managed_cases import RISES, goes_by
+from tests.matrix.managed_cases import FINAL, RISES, goes_by
 from tests.matrix.managed_ground import ADMIN, SITE, TYPE, ManagedGround
 from tests.schedules.invariants import promises_of_rows
 from workers.sweeps import Suspects, mend, reap
@@ -355,7 +355,7 @@ class ManagedLife:
         Workers that it must have; None where the operation may have been given up.
         """
         workers = self.ground.plan_of(case).workers
-        if case in self._asked:
+        if case in self._asked or case.fault in FINAL:
             return None
         return workers + {"grow": 1, "shrink": -1}.get(case.operation, 0)
 
