@@ -154,6 +154,7 @@ class ManagedTools(Toolbox):
         """See `Toolbox.run`."""
         self.ground.director.enter(snapshot)
         self.ground.befall()
+        forget_silence(self)  # of the cases beside it: circuits count real seconds, and here all steps are at one moment
         try:
             return super().run(step, snapshot, attempt=attempt)
         finally:
