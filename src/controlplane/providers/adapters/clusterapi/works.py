@@ -30,6 +30,7 @@ from controlplane.providers.kube.work.ground import OwnGround
 from controlplane.providers.kube.work.jobs import Jobs
 from controlplane.providers.kube.work.names import Names
 from controlplane.providers.kube.work.services import Services
+from controlplane.providers.kube.work.shown import Shown
 from controlplane.providers.services import ServiceSpec, ServiceView
 
 log = logging.getLogger(__name__)
@@ -92,6 +93,14 @@ class MembersGround(OwnGround):
         super().__init__(kube, names, config, *whose)
         self._usable = usable
         self._seats = seats
+        self._said = Shown(volumes=config.volumes)
+
+    def shown(self, workers: Iterable[Json] | None = None) -> Shown:
+        """
+        See `OwnGround.shown`: whoever makes the cluster has said what is in it.
+        """
+        del workers
+        return self._said
 
     def check(self, cluster_id: str, tenant_id: str) -> None:
         """

@@ -18,7 +18,7 @@ from controlplane.providers.kube.work.devices import Devices
 from controlplane.providers.kube.work.names import LEADS, Names, grouped
 from controlplane.providers.kube.work.pool import Pool
 from controlplane.providers.kube.work.queues import Queues
-from controlplane.providers.kube.work.shown import Showing, places
+from controlplane.providers.kube.work.shown import Showing, Shown, places
 from controlplane.providers.kube.work.slicing import most_on_a_node
 from controlplane.providers.kube.work.walls import Queueing, own_space, queue
 
@@ -118,7 +118,7 @@ class OwnGround:
         """
         See `Ground.settings`. Where a driver has one name for all GPUs and the catalog has one, they are of the same.
         """
-        shown = self._showing.lately()
+        shown = self.shown()
         told: Json = {"topology_labels": list(self._levels), "volumes": dict(shown.volumes)}
         if shown.claims:
             told |= {"gpus_by": "dra", "queues_count_claims": shown.counted}
@@ -126,12 +126,18 @@ class OwnGround:
             told |= {} if shown.nvlink else {"nvlink_attribute": ""}
         return self._config.model_copy(update=told)
 
+    def shown(self, workers: Iterable[Json] | None = None) -> Shown:
+        """
+        What the cluster shows of itself in the place of an operator's word, as it was within the last minute.
+        """
+        return self._showing.lately(workers)
+
     def offers(self, nodes: Iterable[Json]) -> Offers:
         """
         What jobs and services may ask for, as the cluster is now with these nodes.
         """
         there = workers(nodes)
-        self._showing.lately(there)
+        self.shown(there)
         settings = self.settings()
         sliced = most_on_a_node(there, settings)
         able = features(settings, queues=self.kueue() is not None, sliced=bool(sliced), launches=self.mpi())
@@ -164,7 +170,7 @@ class OwnGround:
         found = self._queues.there()
         if found is None:
             return None
-        shown = self._showing.lately()
+        shown = self.shown()
         return None if shown.claims and not shown.counted else found
 
     def mpi(self) -> bool:
