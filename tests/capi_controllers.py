@@ -20,6 +20,7 @@ OF_CLUSTER, OF_SET = "cluster.x-k8s.io/cluster-name", "topology.cluster.x-k8s.io
 LEADS, FIRST = "cluster.x-k8s.io/control-plane", "cluster.x-k8s.io/delete-machine"
 FINALIZER = "cluster.x-k8s.io/finalizer"
 FREE = ("available", "ready")
+PIN = "controlplane.internal/pin"
 
 
 class NodeStore(Protocol):
@@ -67,6 +68,8 @@ class Controllers:
         """Hosts that Metal3 does not tend."""
         self.clock: Callable[[], float] = time.time
         """What time it is, in seconds since 1970."""
+        self.oldest_first = False
+        """Whether of Machines that may all go the oldest does; Cluster API's own choice is any."""
         self.story: list[str] = []
         """What happened to Machines, in order."""
 
@@ -190,10 +193,11 @@ class Controllers:
         spec = deployment["spec"]
         wanted = 0 if deployment["metadata"].get("deletionTimestamp") else spec["replicas"]
         there = [one for one in mine if not one["metadata"].get("deletionTimestamp")]
-        old = [one for one in there if one["spec"]["version"] != spec["version"]]
+        old = [one for one in there if one["spec"]["version"] != spec["version"] or self._pin_of(one) != spec["pin"]]
+        age = 1 if self.oldest_first else -1
         if len(there) > wanted:
             order = sorted(
-                there, key=lambda one: (FIRST not in (one["metadata"].get("annotations") or {}), one not in old, -_number(one))
+                there, key=lambda one: (FIRST not in (one["metadata"].get("annotations") or {}), one not in old, _number(one) * age)
             )
             self._delete("machines", CAPI, order[0])
         elif len(there) < wanted:
@@ -202,8 +206,17 @@ class Controllers:
             ready = sum(1 for one in there if (one.get("status") or {}).get("nodeRef"))
             if wanted - ready < spec["maxUnavailable"]:
                 self._delete("machines", CAPI, min(old, key=_number))
+            elif spec["maxSurge"] and not spec["maxUnavailable"]:
+                self._make_machine(deployment)
         if deployment["metadata"].get("deletionTimestamp") and not mine:
             self._remove("machinedeployments", CAPI, deployment)
+
+    def _pin_of(self, machine: Json) -> str | None:
+        """
+        The pin of the template that the Machine was made of; a template that changes is rotated, and its Machines are replaced.
+        """
+        infra = self._find("metal3machines", INFRA, machine["spec"]["infrastructureRef"]["name"])
+        return None if infra is None else infra["spec"]["hostSelector"]["matchLabels"].get(PIN)
 
     def _make_machine(self, deployment: Json) -> None:
         spec = deployment["spec"]
@@ -214,7 +227,7 @@ class Controllers:
             OF_SET: deployment["metadata"]["labels"][OF_SET],
             "cluster.x-k8s.io/deployment-name": deployment["metadata"]["name"],
         }
-        selector = {"matchLabels": {"controlplane.internal/pin": spec["pin"]}}
+        selector = {"matchLabels": {"sold": "yes"} if spec["pin"] is None else {PIN: spec["pin"]}}
         meta = {"name": name, "labels": labels, "finalizers": [FINALIZER]}
         self._make("metal3machines", INFRA, {"metadata": copy.deepcopy(meta), "spec": {"hostSelector": selector}})
         ref = {"apiGroup": INFRA, "kind": "Metal3Machine", "name": name}
@@ -280,17 +293,22 @@ class Controllers:
             if one["spec"]["clusterName"] == name
         }
         for key, one in wanted.items():
-            pin = next(each["value"] for each in one["variables"]["overrides"] if each["name"] == self._pin)
-            rolling = (one.get("rollout") or one)["strategy"]["rollingUpdate"]
-            assert rolling["maxSurge"] == 0, "no host is there for a machine beside the others"
-            spec = {"clusterName": name, "replicas": one["replicas"], "pin": pin, "maxUnavailable": rolling["maxUnavailable"]}
+            overrides = (one.get("variables") or {}).get("overrides") or []
+            pin = next((each["value"] for each in overrides if each["name"] == self._pin), None)
+            rolling = ((one.get("rollout") or one).get("strategy") or {}).get("rollingUpdate") or {
+                "maxSurge": 1,
+                "maxUnavailable": 0,
+            }
+            assert rolling["maxSurge"] == 0 or pin is None, "no host is there for a machine beside the others"
+            spec = {"clusterName": name, "replicas": one["replicas"], "pin": pin, **rolling}
             found = made.get(key)
             if found is None:
                 spec["version"] = topology["version"]
                 meta = {"name": f"{name}-{key}", "labels": {OF_SET: key, OF_CLUSTER: name}, "finalizers": [FINALIZER]}
                 self._make("machinedeployments", CAPI, {"metadata": meta, "spec": spec})
                 continue
-            spec["version"] = topology["version"] if leads else found["spec"]["version"]
+            # one that waits for an upgrade is not touched before it, but for its replicas
+            spec |= {"version": topology["version"]} if leads else {one: found["spec"][one] for one in ("version", "pin")}
             self._change("machinedeployments", CAPI, found, lambda new, spec=spec: new.update(spec=spec))  # type: ignore[misc]
         for key in set(made) - set(wanted):
             self._delete("machinedeployments", CAPI, made[key])

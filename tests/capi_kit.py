@@ -265,6 +265,41 @@ class CapiKit:
         machine = next(one for one in self.objects("machines") if one["spec"]["infrastructureRef"]["name"] == name)
         return str(machine["status"]["nodeRef"]["name"])
 
+    def stand(self, name: str, replicas: int, **topology: Any) -> dict[str, Any]:
+        """A Cluster that its owner made with kubectl, all of whose Machines run; `topology` is more of it, or other."""
+        old = self.capi().split("/")[3] == "v1beta1"
+        reference = (
+            {"class": "gpu-metal", "classNamespace": CLASSES} if old else {"classRef": {"name": "gpu-metal", "namespace": CLASSES}}
+        )
+        made = {
+            "metadata": {"name": name, "labels": {"team": "research"}},
+            "spec": {
+                "topology": {
+                    **reference,
+                    "version": "v1.34.2",
+                    "controlPlane": {"replicas": 1},
+                    "workers": {"machineDeployments": [{"class": "h100", "name": "workers", "replicas": replicas}]},
+                    **topology,
+                }
+            },
+        }
+        self.kit.ask("POST", f"{self.capi()}/clusters?fieldManager=kubectl-client-side-apply", made, "application/json")
+        self.settle()
+        found: dict[str, Any] = self.kit.ask("GET", f"{self.capi()}/clusters/{name}")
+        return found
+
+    def state(self) -> dict[str, Any]:
+        """Clusters, Machines and hosts as they are, without what every write changes."""
+        things = [*self.objects("clusters"), *self.objects("machines"), *self.kit.ask("GET", self.hosts())["items"]]
+        fleeting = ("resourceVersion", "managedFields", "generation")
+        return {
+            f"{one['metadata']['name']} {one['metadata']['uid']}": {
+                **one,
+                "metadata": {key: value for key, value in one["metadata"].items() if key not in fleeting and value != {}},
+            }
+            for one in things
+        }
+
     def remains(self) -> list[str]:
         """What is left of clusters, anybody's: objects, and what is written on hosts."""
         kinds = ("clusters", "machinedeployments", "machines")
@@ -299,6 +334,8 @@ def capi_kit(
     Cluster API keeps of it, none: the tenant kit's.
     """
     emulator_module().STUBS["managing"] = STUBS.format(api=api)
+    # as the published CustomResourceDefinition says of both lists: maps by name
+    emulator_module().MERGE_KEYS.update(machineDeployments="name", overrides="name")
     with kubernetes_kit(nodes=0, kueue=False, token=token, more=("managing",)) as kit:
         yield CapiKit(kit, tenant, hosts, server)
 

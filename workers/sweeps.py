@@ -15,7 +15,8 @@ from datetime import datetime
 from sqlalchemy import Engine, text
 from sqlalchemy.orm import Session
 
-from controlplane.clusters import reaping, replacing
+from controlplane.clusters import finding, reaping, replacing
+from controlplane.clusters.steps.finding import list_standing
 from controlplane.fabric_checks import service as fabric_checks
 from controlplane.jobs import service as jobs
 from controlplane.kit.db import EVERYTHING, in_transaction
@@ -130,12 +131,21 @@ def reap(engine: Engine, tools: Toolbox, suspects: Suspects) -> int:
         owner = Owner(
             id=provider.id,
             compare=lambda s, one=provider, seen=found: reaping.compare(s, one.id, seen.cluster_ids, complete=seen.complete),  # type: ignore[misc]
-            remove=lambda cluster_id, one=provider: _done(tools.clusters(one).delete_cluster, cluster_id),  # type: ignore[misc]
+            remove=lambda cluster_id, one=provider: _remove(engine, tools, one, cluster_id),  # type: ignore[misc]
             note=lambda s, gone, left, one=provider: reaping.note(s, one.id, gone, left),  # type: ignore[misc]
             unknown=reaping.UNKNOWN,
         )
         count += _reap(engine, owner, suspects)
     return count
+
+
+def _remove(engine: Engine, tools: Toolbox, provider: ProviderRef, cluster_id: str) -> bool:
+    """
+    Whether what is left of the cluster is on its way: one that was never handed over to us keeps all but our marks.
+    """
+    foreign = in_transaction(engine, EVERYTHING, lambda session: finding.was_let_go(session, cluster_id))
+    end = tools.adoption(provider).let_go if foreign else tools.clusters(provider).delete_cluster
+    return _done(end, cluster_id)
 
 
 def reap_services(engine: Engine, tools: Toolbox, suspects: Suspects) -> int:
@@ -268,14 +278,23 @@ def rotate_controllers(engine: Engine, tools: Toolbox, pool: Executor, stopping:
 
 def discover(engine: Engine, tools: Toolbox) -> int:
     """
-    Providers that were not asked lately have told which machines they have; how many were asked is returned.
+    Providers that were not asked lately have told which machines they have, and which clusters that are not ours; how many were asked is
+    returned.
     """
     due = in_transaction(engine, EVERYTHING, lambda session: discovering.due_providers(session, BATCH))
     for provider in due:
         listing = list_machines(provider, tools)
         if listing is not None:
             in_transaction(engine, EVERYTHING, lambda s, one=provider, seen=listing: discovering.store_listing(s, one.id, seen))  # type: ignore[misc]
+        _look_for_clusters(engine, tools, provider)
     return len(due)
+
+
+def _look_for_clusters(engine: Engine, tools: Toolbox, provider: ProviderRef) -> None:
+    asked_at = in_transaction(engine, EVERYTHING, finding.asked_now)
+    standing = list_standing(provider, tools)
+    if standing is not None:
+        in_transaction(engine, EVERYTHING, lambda session: finding.store(session, provider.id, standing, asked_at))
 
 
 def look_at_targets(engine: Engine, tools: Toolbox, pool: Executor, stopping: threading.Event | None = None) -> int:

@@ -41,6 +41,7 @@ PREFIXES = {
     "instance_id": "ins",
     "boot_id": "bot",
     "machine_id": "dsc",
+    "found_id": "fcl",
     "provider_id": "prv",
     "check_id": "fck",
     "measurement_id": "msr",

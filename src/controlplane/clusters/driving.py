@@ -10,7 +10,7 @@ from sqlalchemy import ARRAY, Text, bindparam, cast, func, select, update
 from sqlalchemy.dialects.postgresql import JSONB
 from sqlalchemy.orm import Session
 
-from controlplane.clusters import founding, managing, repository
+from controlplane.clusters import finding, founding, managing, repository
 from controlplane.clusters.models import ClusterRow, NodeSetRow
 from controlplane.clusters.states import CLUSTER_STATES, ClusterFacts, ClusterSnapshot
 from controlplane.kit.clock import CpClock
@@ -52,6 +52,7 @@ def apply(session: Session, results: Sequence[Result]) -> None:
     }
     _open_meters(session, usable, results)
     _tell_nodes(session, results)
+    finding.follow(session, results)
     _note_running(session, results)
     over = [one for one in results if isinstance(one.outcome, Gone) or _target(one) == "failed"]
     for one in over:

@@ -39,3 +39,21 @@ class NoKubeconfig(Conflict):
 
     code = "kubeconfig_not_offered"
     title = "There is no kubeconfig for this"
+
+
+class NotAdoptable(Conflict):
+    """
+    The cluster cannot be taken over as it is: fields `obstacles` [{code, message}], `hint`.
+    """
+
+    code = "not_adoptable"
+    title = "It cannot be taken over as it is"
+
+
+class AdoptionNotOffered(Conflict):
+    """
+    The provider hands over no clusters that exist already; field `hint`.
+    """
+
+    code = "adoption_not_offered"
+    title = "The provider hands over no clusters"

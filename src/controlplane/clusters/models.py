@@ -9,6 +9,7 @@ from sqlalchemy import CheckConstraint, ForeignKey, Index, UniqueConstraint, tex
 from sqlalchemy.dialects.postgresql import JSONB
 from sqlalchemy.orm import Mapped, mapped_column
 
+from controlplane.kit.clock import CpClock
 from controlplane.kit.db import Base
 from controlplane.kit.moving import Moving
 
@@ -65,6 +66,8 @@ class ClusterRow(Moving, Base):
     """[{code, message}] when not running."""
     checks: Mapped[list[Any]] = mapped_column(JSONB(), server_default=text("'[]'::jsonb"))
     """Acceptance facts: [{name, result, detail}]."""
+    adopted: Mapped[dict[str, Any] | None] = mapped_column(JSONB(none_as_null=True))
+    """A cluster that its provider had already: {found_id, ref, uid} as it was there, {let_go} once it is to go back; none for others."""
     running_at: Mapped[datetime | None]
     """When it first ran."""
     charged: Mapped[bool] = mapped_column(server_default=text("true"))
@@ -111,6 +114,34 @@ class NodeSetRow(Base):
     """Their model."""
     unplaced: Mapped[int]
     """Nodes whose quota is taken and for which no node is held yet."""
+
+
+class FoundClusterRow(Base):
+    """
+    A cluster that was found at a provider and is not ours.
+    """
+
+    __tablename__ = "found_clusters"
+    __table_args__ = (UniqueConstraint("provider_id", "uid"),)
+
+    id: Mapped[str] = mapped_column(primary_key=True)
+    """`fcl_…`."""
+    provider_id: Mapped[str] = mapped_column(ForeignKey("providers.id"))
+    """Where it was found."""
+    ref: Mapped[str]
+    """Its name there."""
+    uid: Mapped[str]
+    """The provider's own id of it."""
+    facts: Mapped[dict[str, Any]]
+    """{product, version, sets, hosts, obstacles, notices} as in providers.adoption.Standing."""
+    refusal: Mapped[dict[str, Any] | None] = mapped_column(JSONB(none_as_null=True))
+    """{code, message, at} of the last try to take it over that the provider turned down; none for none."""
+    first_seen_at: Mapped[datetime] = mapped_column(server_default=CpClock())
+    """Database clock."""
+    seen_at: Mapped[datetime] = mapped_column(server_default=CpClock())
+    """When it was last seen."""
+    gone_at: Mapped[datetime | None]
+    """When it was first not there, or not somebody else's, any more."""
 
 
 class ProviderUserRow(Base):

@@ -13,6 +13,7 @@ from sqlalchemy.orm import Session
 from controlplane.boots import service as boots
 from controlplane.clusters.models import ClusterRow, NodeSetRow, ProviderUserRow
 from controlplane.clusters.states import MANAGED, ClusterSnapshot, MemberSnapshot, Roll, SetSnapshot, SetView
+from controlplane.clusters.takeovers import Takeover
 from controlplane.kit.errors import NotFound
 from controlplane.nodes import service as nodes
 from controlplane.nodes.states import ProviderRef, host_name
@@ -150,7 +151,15 @@ def snapshot(
         version=kubernetes_version(row["kubernetes"]) if managing else "",
         ahead={} if row["kubernetes"] is None else row["kubernetes"].get("ahead", {}),
         features=features_of(row["kubernetes"], provider),
+        takes=_takeover(row),
     )
+
+
+def _takeover(row: Any) -> Takeover | None:
+    told = row["adopted"]
+    if not told or (row["running_at"] is not None and not told.get("let_go")):
+        return None
+    return Takeover(told["ref"], told["uid"])
 
 
 def head_release(facts: Mapping[str, Any]) -> str:

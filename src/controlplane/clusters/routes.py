@@ -7,6 +7,7 @@ from typing import Annotated
 from fastapi import APIRouter, Query
 
 from controlplane.clusters import issuing, planning, scaling, service, upgrading
+from controlplane.clusters.adoption_routes import router as adoption
 from controlplane.clusters.instance_routes import router as instances
 from controlplane.clusters.schemas import (
     ActionsOut,
@@ -28,6 +29,7 @@ from controlplane.web.schemas import GivenMoment, ListOf, Money
 
 router = APIRouter(tags=["Clusters"])
 router.include_router(instances)
+router.include_router(adoption)
 BASE = "/v1/projects/{project_id}/clusters"
 ONE = BASE + "/{cluster_id}"
 

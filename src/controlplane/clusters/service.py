@@ -279,7 +279,7 @@ def cancel_order(session: Session, principal: Principal, cluster_id: str) -> Non
     """
     row = session.execute(select(ClusterRow).where(ClusterRow.id == cluster_id).with_for_update()).scalar_one()
     principal.check_project(row.project_id)
-    if row.state not in {"pending", "placing", "provisioning", "bootstrapping", "verifying"}:
+    if row.state not in {"pending", "placing", "provisioning", "bootstrapping", "verifying", "adopting"}:
         raise NotChangeable("Only an order that is not running yet can be cancelled; delete the cluster instead.", state=row.state)
     request_cancel(session, cluster_id)
     _begin_delete(session, row)

@@ -7,6 +7,7 @@ from dataclasses import asdict, dataclass, field
 from datetime import datetime
 from typing import Any, Literal
 
+from controlplane.clusters.takeovers import Takeover
 from controlplane.kit.states import State, StateTable
 from controlplane.nodes.states import ProviderRef
 from controlplane.rendering.kubernetes.plan import Distribution
@@ -24,7 +25,7 @@ CLUSTER_STATES = StateTable(
     kind="cluster",
     gone="deleted",
     states=(
-        State("pending", "moving", frozenset({"placing", "failed"}) | DELETE, 600, "failed", says="Ordered."),
+        State("pending", "moving", frozenset({"placing", "adopting", "failed"}) | DELETE, 600, "failed", says="Ordered."),
         State(
             "placing",
             "moving",
@@ -50,6 +51,14 @@ CLUSTER_STATES = StateTable(
             says="The product is being set up.",
         ),
         State("verifying", "moving", frozenset({"running", "failed"}) | DELETE, 3600, "failed", says="Acceptance checks run."),
+        State(
+            "adopting",
+            "moving",
+            frozenset({"running"}) | DELETE,
+            3600,
+            "deleting",
+            says="Being taken over as it is, with the nodes that it runs on.",
+        ),
         State("running", "settled", frozenset({"degraded", "updating", "upgrading"}) | DELETE, says="In use."),
         State(
             "degraded",
@@ -246,6 +255,8 @@ class ClusterSnapshot:
     """Allocations whose hosts are told a later version of Kubernetes than the others: of their API server, or of all."""
     features: tuple[str, ...] | None = None
     """What jobs may ask of it; None where nobody has said yet."""
+    takes: Takeover | None = None
+    """What is being taken over, until it runs with us, or let go again: it is not ours to take down. None for others."""
 
     @property
     def lacking(self) -> int:
@@ -272,6 +283,8 @@ class ClusterFacts:
     """Allocations the provider was seen without: their nodes may be taken down."""
     release_reason: str = "released"
     """Why."""
+    hand_back: tuple[str, ...] = ()
+    """Allocations of a cluster that was let go: their machines stay as they are."""
     renew: Literal["", "members", "drain", "final"] = ""
     """Which files its hosts get: with those that leave as they are, drained, or without them; empty: the files stay as they are."""
     drain: tuple[str, ...] = ()

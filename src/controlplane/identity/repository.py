@@ -198,6 +198,19 @@ def find_project(session: Session, principal: Principal, project_id: str, *, loc
     return session.scalar(_locked(query, lock))
 
 
+def hold_project_of(session: Session, tenant_id: str, project_id: str) -> str | None:
+    """
+    The reseller of the tenant, when both are active and the project is the tenant's; both rows are locked against change.
+    """
+    query = (
+        select(TenantRow.reseller_id)
+        .join(ProjectRow, ProjectRow.tenant_id == TenantRow.id)
+        .where(TenantRow.id == tenant_id, TenantRow.state == "active", ProjectRow.id == project_id, ProjectRow.state == "active")
+        .with_for_update(read=True)
+    )
+    return session.scalar(query)
+
+
 def find_reseller(session: Session, reseller_id: str, *, lock: Lock = None) -> ResellerRow | None:
     """
     The reseller, when it is not deleted and this transaction may see it; the row is locked as asked.

@@ -384,6 +384,16 @@ def hold_project(session: Session, principal: Principal, project_id: str) -> Sco
     return Scope("project", row.id, principal.reseller_id, row.tenant_id, row.id)
 
 
+def hold_project_of(session: Session, tenant_id: str, project_id: str) -> Scope:
+    """
+    Where the project of an active tenant stands, for the platform; neither can be deleted until this transaction ends. Raises NotFound.
+    """
+    found = repository.hold_project_of(session, tenant_id, project_id)
+    if found is None:
+        raise NotFound
+    return Scope("project", project_id, found, tenant_id, project_id)
+
+
 def list_projects(session: Session, principal: Principal, ask: PageAsk, filters: Filters) -> Page[ProjectRow]:
     """
     A page of the projects that the principal's key covers.

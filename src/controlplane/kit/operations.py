@@ -3,7 +3,7 @@ Operations: one long-running change of one resource, with steps, listable and ca
 """
 
 import json
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
@@ -133,6 +133,14 @@ def find_active(session: Session, resource_id: str) -> str | None:
     return session.execute(
         select(OperationRow.id).where(OperationRow.resource_id == resource_id, OperationRow.state.in_(ACTIVE))
     ).scalar_one_or_none()
+
+
+def was_done(session: Session, resource_id: str, types: Collection[str]) -> bool:
+    """
+    Whether an operation of these types was ever begun on the resource.
+    """
+    query = select(OperationRow.id).where(OperationRow.resource_id == resource_id, OperationRow.type.in_(types)).limit(1)
+    return session.execute(query).first() is not None
 
 
 def active_on(session: Session, resource_ids: Sequence[str]) -> dict[str, str]:

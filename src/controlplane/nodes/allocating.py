@@ -86,7 +86,7 @@ def hold(session: Session, wanted: Sequence[Hold]) -> bool:
         taken = {row.id: row for row in rows}
         networks = [{"name": network_of(one), "tenant_id": one} for one in sorted({one.tenant_id for one in ordered})]
         session.execute(upsert(NetworkRow).on_conflict_do_nothing(), networks)
-        session.execute(insert(AllocationRow), [_allocation(one, taken[one.node_id]) for one in ordered])
+        session.execute(insert(AllocationRow), [allocation_of(one, taken[one.node_id]) for one in ordered])
         record(session, [], [Move("node", one.node_id, "available", "reserved", f"for {one.cluster_id}") for one in ordered])
     return True
 
@@ -268,7 +268,10 @@ def transfer_charge(session: Session, allocation_ids: Sequence[str]) -> int:
     return len(changed)
 
 
-def _allocation(one: Hold, node: Any) -> dict[str, object]:
+def allocation_of(one: Hold, node: Any) -> dict[str, object]:
+    """
+    The columns of an allocation whose node was taken as `node` says.
+    """
     return {
         "id": node.allocation_id,
         "instance_id": new_id("ins"),

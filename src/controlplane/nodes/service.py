@@ -19,6 +19,7 @@ from controlplane.kit.operations import NewOperation, Progress, advance, start_o
 from controlplane.kit.paging import Page, PageAsk, fetch_page
 from controlplane.nodes import repository
 from controlplane.nodes.acting import ACTS, NOT_OURS, InstanceState, act_on_instance, instance_state
+from controlplane.nodes.adopting import AT_REST, Housed, adopt, find_housed, hand_back, part, settle
 from controlplane.nodes.allocating import (
     Hold,
     accept_release,
@@ -72,10 +73,12 @@ from controlplane.nodes.states import NODE_STATES, ProviderRef
 __all__ = [
     "ACTIONS",
     "ACTS",
+    "AT_REST",
     "NOT_OURS",
     "SETTLED_S",
     "Candidate",
     "Hold",
+    "Housed",
     "InstanceState",
     "Lent",
     "NewNode",
@@ -87,6 +90,7 @@ __all__ = [
     "Report",
     "accept_release",
     "act_on_instance",
+    "adopt",
     "allocations_of",
     "apply",
     "appoint",
@@ -100,11 +104,13 @@ __all__ = [
     "enroll",
     "enroll_from",
     "failed_deployments",
+    "find_housed",
     "find_provider",
     "freeze",
     "get_node",
     "get_provider",
     "give_back",
+    "hand_back",
     "hold",
     "installs_images",
     "instance_state",
@@ -118,6 +124,7 @@ __all__ = [
     "mark_delivered",
     "mark_leaving",
     "note_features",
+    "part",
     "put_sick_aside",
     "read_fleet",
     "read_pools",
@@ -129,6 +136,7 @@ __all__ = [
     "reports_of",
     "seal_secrets",
     "set_provider_state",
+    "settle",
     "take_back",
     "take_undelivered",
     "transfer_charge",
@@ -165,6 +173,10 @@ RELEASING = (
     "It is being taken from its tenant: networks are detached and power is cut first. Wait until it is wiped or quarantined."
 )
 """Why no verb is allowed meanwhile: setting the node aside would end the tenancy before the machine has let go of it."""
+
+
+ADOPTING = "Its cluster is being taken over, or let go. Wait until that has come to its end, or cancel it."
+"""Why no verb is allowed meanwhile: the cluster decides what becomes of it."""
 
 
 NOT_BY_US = "Its provider owns the machine's life: firmware is updated there."
@@ -329,8 +341,8 @@ def allowed_actions(row: NodeRow) -> dict[str, str]:
     """
     Every verb with the reason why it is not allowed now; an empty reason where it is.
     """
-    if row.state == "releasing":
-        return dict.fromkeys(ACTIONS, RELEASING)
+    if row.state in {"releasing", "adopting"}:
+        return dict.fromkeys(ACTIONS, RELEASING if row.state == "releasing" else ADOPTING)
     moves = NODE_STATES.by_name[row.state].moves
     allowed = {
         name: "" if action.to in moves else f"A node in state {row.state} cannot go there." for name, action in ACTIONS.items()

@@ -12,7 +12,7 @@ from controlplane.catalog.states import Parts
 from controlplane.kit.states import State, StateTable
 
 ASIDE = frozenset({"quarantined", "maintenance"})
-TAKEN = frozenset({"reserved", "checking", "inspecting", "updating"})
+TAKEN = frozenset({"reserved", "checking", "inspecting", "updating", "adopting"})
 ACTING = frozenset({"restarting", "stopping", "starting", "reinstalling", "rescuing"})
 """A tenant's machine on which the tenant's action is under way."""
 TENANTS = ACTING | {"active", "stopped", "rescued"}
@@ -37,12 +37,21 @@ NODE_STATES = StateTable(
             keeps_trying=True,
             says="Lent to a fabric check; free again when the check has seen it let go.",
         ),
+        State(
+            "adopting",
+            "settled",
+            frozenset({"active"}) | ASIDE,
+            says="In use by a cluster that is being taken over, or let go again; nothing is done to it.",
+        ),
         State("reserved", "moving", frozenset({"deploying", "releasing"}), 600, "releasing", says="Chosen for a cluster."),
         State(
             "deploying", "moving", frozenset({"active", "releasing"}), 2 * 3600, "releasing", says="Being made ready for a tenant."
         ),
         State(
-            "active", "settled", frozenset({"restarting", "stopping", "reinstalling", "rescuing", "releasing"}), says="A tenant's."
+            "active",
+            "settled",
+            frozenset({"restarting", "stopping", "reinstalling", "rescuing", "adopting", "releasing"}),
+            says="A tenant's.",
         ),
         State("restarting", "moving", frozenset({"active", "releasing"}), 3600, "active", says="Being restarted for its tenant."),
         State("stopping", "moving", frozenset({"stopped", "active", "releasing"}), 3600, "active", says="Being switched off."),
@@ -95,13 +104,13 @@ NODE_STATES = StateTable(
         State(
             "quarantined",
             "settled",
-            frozenset({"inspecting", "updating", "maintenance", "repairing", "retired"}),
+            frozenset({"inspecting", "updating", "adopting", "maintenance", "repairing", "retired"}),
             says="Out of use until a person decides.",
         ),
         State(
             "maintenance",
             "settled",
-            frozenset({"inspecting", "updating", "quarantined", "repairing", "retired"}),
+            frozenset({"inspecting", "updating", "adopting", "quarantined", "repairing", "retired"}),
             says="Taken out on purpose.",
         ),
         State("repairing", "settled", frozenset({"inspecting", "quarantined", "retired"}), says="With whoever repairs it."),

@@ -91,6 +91,8 @@ class Capabilities:
     """What work of ours runs in clusters of that product."""
     mig: dict[str, int] = field(default_factory=dict)
     """MIG profile to the most that one node has of it, with the feature `mig`; as its nodes are partitioned now."""
+    adopts: tuple[str, ...] = ()
+    """Products of which clusters that exist there already can be taken over, see `providers.adoption`."""
 
 
 @dataclass(frozen=True, slots=True)

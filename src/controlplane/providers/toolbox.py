@@ -11,6 +11,7 @@ from typing import Any, Protocol, cast
 
 from controlplane.kit import crashpoints
 from controlplane.kit.outcome import Fail, Outcome, Wait
+from controlplane.providers.adoption import SupportsAdoption
 from controlplane.providers.checks import SupportsFabricChecks
 from controlplane.providers.circuits import Circuit
 from controlplane.providers.clusters import Clusters, SupportsJobs, SupportsOutput
@@ -313,6 +314,15 @@ class Toolbox:
         if not hasattr(adapter, "issue_kubeconfig"):
             raise Unsupported("this provider hands out no kubeconfigs")
         return cast("SupportsKubeconfigs", adapter)
+
+    def adoption(self, provider: Reachable) -> SupportsAdoption:
+        """
+        The provider as one that hands over clusters which exist there already. Raises Unsupported when it does not.
+        """
+        adapter = self.adapter(provider)
+        if not hasattr(adapter, "adopt_cluster"):
+            raise Unsupported("this provider hands over no clusters", code="adoption_not_offered")
+        return cast("SupportsAdoption", adapter)
 
     def gpu_use(self, provider: Reachable) -> SupportsGpuUse | None:
         """

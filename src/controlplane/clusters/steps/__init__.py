@@ -7,6 +7,7 @@ from typing import Any
 
 from controlplane.clusters.states import KUBERNETES, ClusterSnapshot
 from controlplane.clusters.steps import bare, dedicated, managed, own_kubernetes, upgrading_kubernetes
+from controlplane.clusters.steps.adopting import adopt
 from controlplane.clusters.steps.bootstrapping import bootstrap
 from controlplane.clusters.steps.deleting import delete
 from controlplane.clusters.steps.failed import clear
@@ -35,6 +36,7 @@ def _by_kind(made: Step, alone: Step, slurm: Step, kubernetes: Step) -> Callable
 
 
 STEPS: Mapping[str, Callable[[Any, Any], Outcome]] = {
+    "adopting": adopt,
     "bootstrapping": _by_kind(bootstrap, bare.bootstrap, dedicated.bootstrap, own_kubernetes.bootstrap),
     "verifying": _by_kind(verify, bare.verify, dedicated.verify, own_kubernetes.verify),
     "running": _by_kind(watch, bare.watch, dedicated.watch, own_kubernetes.watch),

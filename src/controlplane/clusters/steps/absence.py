@@ -2,6 +2,7 @@
 Believing that a provider has nothing left of a cluster.
 """
 
+from collections.abc import Callable
 from contextlib import suppress
 
 from controlplane.clusters.states import ClusterSnapshot
@@ -13,16 +14,18 @@ POLL_S = 1.0
 READ_LAG_S = 2.0  # unless the provider's settings know better (`read_lag_s`)
 
 
-def remove(cluster: ClusterSnapshot, tools: Toolbox, words: str, gone: Outcome) -> Outcome:
+def remove(
+    cluster: ClusterSnapshot, tools: Toolbox, words: str, gone: Outcome, end: Callable[[str], None] | None = None
+) -> Outcome:
     """
-    `gone` once the provider was asked to remove the cluster and then, twice with a gap, was seen without it; one look that does not find
-    it proves nothing.
+    `gone` once the provider was asked to remove the cluster, or for what `end` does with its id, and then, twice with a gap, was seen
+    without it; one look that does not find it proves nothing.
     """
     assert cluster.provider is not None
     clusters = tools.clusters(cluster.provider)
     if cluster.step not in {"asked", "doubt"}:
         with suppress(NotFound):  # what counts is that it is not seen below
-            clusters.delete_cluster(cluster.id)
+            (end or clusters.delete_cluster)(cluster.id)
         return Wait(words, 0.0, step="asked")
     try:
         clusters.observe_cluster(cluster.id)

@@ -4,6 +4,7 @@ Taking a cluster down.
 
 from controlplane.clusters.states import ClusterFacts, ClusterSnapshot
 from controlplane.clusters.steps.absence import remove
+from controlplane.clusters.steps.adopting import let_go
 from controlplane.clusters.steps.verifying import usable_since
 from controlplane.kit.outcome import Gone, Outcome, Wait
 from controlplane.providers.errors import NotFound
@@ -16,6 +17,8 @@ def delete(cluster: ClusterSnapshot, tools: Toolbox) -> Outcome:
     """
     The provider was seen without the cluster, so its nodes may go to be wiped.
     """
+    if cluster.takes is not None:
+        return let_go(cluster, tools)
     facts = ClusterFacts(release=tuple(one.allocation_id for one in cluster.members))
     if cluster.provider is None:
         return Gone(facts=facts)

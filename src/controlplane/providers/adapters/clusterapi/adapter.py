@@ -12,11 +12,14 @@ from controlplane.providers.adapters.clusterapi import folding
 from controlplane.providers.adapters.clusterapi.classes import faults
 from controlplane.providers.adapters.clusterapi.clusters import Clusters
 from controlplane.providers.adapters.clusterapi.config import ClusterApiConfig
+from controlplane.providers.adapters.clusterapi.directory import Directory
 from controlplane.providers.adapters.clusterapi.hosts import Hosts
 from controlplane.providers.adapters.clusterapi.names import HOSTS, Names
 from controlplane.providers.adapters.clusterapi.rights import class_needs, needs_for
+from controlplane.providers.adapters.clusterapi.taking import Taking
 from controlplane.providers.adapters.clusterapi.tenants import Tenants
 from controlplane.providers.adapters.clusterapi.works import Works
+from controlplane.providers.adoption import Adoption, Standing
 from controlplane.providers.clusters import Capabilities, ClusterList, ClusterSpec, ClusterView, JobSpec, JobView, OutputChunk
 from controlplane.providers.credentials import Kubeconfig
 from controlplane.providers.deadline import one_call
@@ -55,8 +58,8 @@ def build(given: AdapterInput) -> ClusterApiAdapter:
 
 class ClusterApiAdapter:
     """
-    One management cluster as Clusters, SupportsKubeconfigs and Machines, and its clusters as SupportsJobs, SupportsGlances, SupportsNews,
-    SupportsOutput and SupportsServices. Safe to share between threads.
+    One management cluster as Clusters, SupportsKubeconfigs, SupportsAdoption and Machines, and its clusters as SupportsJobs,
+    SupportsGlances, SupportsNews, SupportsOutput and SupportsServices. Safe to share between threads.
     """
 
     def __init__(self, config: ClusterApiConfig, kube: Kube, names: Names, now: Callable[[], datetime]) -> None:
@@ -65,9 +68,11 @@ class ClusterApiAdapter:
         self._rights = Rights(kube, config.namespace)
         self._class_rights = Rights(kube, config.classes_in)
         self._hosts = Hosts(kube, names, config, now)
-        self._tenants = Tenants(kube, names, config)
-        self._clusters = Clusters(kube, names, config, self._hosts, self._tenants, now)
+        self._directory = Directory(kube, names)
+        self._tenants = Tenants(kube, names, config, self._directory)
+        self._clusters = Clusters(kube, names, config, self._hosts, self._tenants, self._directory, now)
         self._works = Works(self._clusters, self._tenants, WorkNames(names.deployment), config, now)
+        self._taking = Taking(kube, names, config, self._hosts, self._directory)
 
     def close(self) -> None:
         """
@@ -83,7 +88,7 @@ class ClusterApiAdapter:
         """
         with one_call():
             version = str(self._kube.get("/version").get("gitVersion", "unknown"))
-            api = self._clusters.api()
+            api = self._directory.api()
             gaps = self._rights.missing(needs_for(self._config)) + self._class_rights.missing(class_needs(self._config))
             lacks = ("the credential may not: " + ", ".join(gaps),) if gaps else faults(self._kube, self._config, api)
             notes = [] if gaps else self._notes()
@@ -101,6 +106,7 @@ class ClusterApiAdapter:
             managed_work=("jobs", "services"),
             kubernetes_versions=tuple(self._config.versions),
             instance_types=tuple(sorted(self._config.machine_classes)),
+            adopts=() if lacks else (PRODUCT,),
         )
 
     def apply_cluster(self, spec: ClusterSpec) -> None:
@@ -235,6 +241,27 @@ class ClusterApiAdapter:
         with one_call():
             return self._works.read_replica(cluster_id, service_id, name, limit=limit)
 
+    def list_standing(self) -> tuple[Standing, ...]:
+        """
+        See `SupportsAdoption.list_standing`.
+        """
+        with one_call():
+            return self._taking.list_standing()
+
+    def adopt_cluster(self, adoption: Adoption) -> None:
+        """
+        See `SupportsAdoption.adopt_cluster`.
+        """
+        with one_call():
+            self._taking.adopt(adoption)
+
+    def let_go(self, cluster_id: str) -> None:
+        """
+        See `SupportsAdoption.let_go`.
+        """
+        with one_call():
+            self._taking.let_go(cluster_id)
+
     def list_machines(self) -> MachineList:
         """
         See `Machines.list_machines`.
@@ -306,5 +333,7 @@ class ClusterApiAdapter:
             notes.append(f"{len(never)} hosts are never cleaned and not taken, {never[0]} among them")
         others = self._clusters.foreign()
         if others:
-            notes.append(f"{len(others)} Clusters here are not ours and left alone: {', '.join(others[:5])}")
+            notes.append(
+                f"{len(others)} Clusters here are not ours and left alone until they are taken over: {', '.join(others[:5])}"
+            )
         return notes

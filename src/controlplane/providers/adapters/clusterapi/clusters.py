@@ -7,8 +7,6 @@ and no other, and has as many machines as there are pins. Who leaves loses its p
 
 from __future__ import annotations
 
-import threading
-import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -16,11 +14,13 @@ from datetime import datetime
 from typing import Any
 
 from controlplane.providers.adapters.clusterapi import folding
+from controlplane.providers.adapters.clusterapi.adopted import layout
 from controlplane.providers.adapters.clusterapi.config import ClusterApiConfig
+from controlplane.providers.adapters.clusterapi.directory import Directory
 from controlplane.providers.adapters.clusterapi.folding import machine_of
 from controlplane.providers.adapters.clusterapi.hosts import Hosts
 from controlplane.providers.adapters.clusterapi.names import (
-    CAPI,
+    ADOPTED,
     CLUSTER,
     DRAIN,
     GOES_FIRST,
@@ -28,7 +28,6 @@ from controlplane.providers.adapters.clusterapi.names import (
     OF_CLUSTER,
     OF_SET,
     PIN,
-    SPOKEN,
     TENANT,
     UP_SINCE,
     VERIFIED,
@@ -40,14 +39,12 @@ from controlplane.providers.adapters.clusterapi.objects import Workers, cluster_
 from controlplane.providers.adapters.clusterapi.tenants import Tenants, drained_by_us
 from controlplane.providers.clusters import ClusterList, ClusterSpec, ClusterView, JobFeature, Member, MemberView
 from controlplane.providers.credentials import Kubeconfig
-from controlplane.providers.errors import Busy, NotFound, Refused, Unsupported
+from controlplane.providers.errors import Busy, NotFound, Refused
 from controlplane.providers.kube.client import Conflict, Kube
 from controlplane.providers.kube.reading import instant, ready_condition
 from controlplane.providers.machines import Check
 
 Json = dict[str, Any]
-FACTS_KEPT_S = 60.0
-"""How long the version of Cluster API that is served is remembered."""
 
 
 Notice = Callable[[str, Mapping[str, str], Sequence[Json]], tuple[JobFeature, ...] | None]
@@ -94,51 +91,44 @@ class Clusters:
     """
 
     def __init__(
-        self, kube: Kube, names: Names, config: ClusterApiConfig, hosts: Hosts, tenants: Tenants, now: Callable[[], datetime]
+        self,
+        kube: Kube,
+        names: Names,
+        config: ClusterApiConfig,
+        hosts: Hosts,
+        tenants: Tenants,
+        directory: Directory,
+        now: Callable[[], datetime],
     ) -> None:
         self._kube = kube
         self._names = names
         self._config = config
         self._hosts = hosts
         self._tenants = tenants
+        self._directory = directory
         self._now = now
-        self._lock = threading.Lock()
-        self._api: tuple[float, str] | None = None
-
-    def api(self) -> str:
-        """
-        The version of Cluster API that is spoken. Raises Unsupported where the server has none that we know.
-        """
-        with self._lock:
-            if self._api is not None and time.monotonic() - self._api[0] < FACTS_KEPT_S:
-                return self._api[1]
-        groups = self._kube.get("/apis").get("groups") or []
-        group: Json = next((one for one in groups if one.get("name") == CAPI), {})
-        served = {str(one.get("version")) for one in group.get("versions") or []}
-        found = next((one for one in SPOKEN if one in served), None)
-        if found is None:
-            raise Unsupported(f"the server has no {CAPI} in {' or '.join(SPOKEN)}", code="provider_no_cluster_api")
-        with self._lock:
-            self._api = (time.monotonic(), found)
-        return found
 
     def apply(self, spec: ClusterSpec) -> None:
         """
         See `Clusters.apply_cluster`. Hosts are looked at before anything is made, so that a cluster that cannot be leaves nothing.
         """
-        self._check(spec)
         cluster = self._ours_or_refused(spec)
+        self._check(spec, cluster)
         there = {one["metadata"]["name"]: one for one in self._hosts.marked(spec.cluster_id)}
         wanted = {one.ref: there.get(one.ref) or self._hosts.read_free(spec.cluster_id, one.ref) for one in spec.members}
         leaving = [self._hosts.unpin(host) for ref, host in there.items() if ref not in wanted]
-        joined = [self._hosts.join(spec.cluster_id, one, wanted[one.ref]) for one in spec.members]
+        named = "" if cluster is None or ADOPTED not in notes_of(cluster) else str(cluster["metadata"]["name"])
+        joined = [self._hosts.join(spec.cluster_id, one, wanted[one.ref], named) for one in spec.members]
         machines = self._machines(spec.cluster_id) if cluster is not None else []
         staying = [Seat(one, machine_of(one, machines)) for one in joined]
         going = [Seat(one, machine_of(one, machines)) for one in leaving]
-        self._mark_going(staying, going)
-        workers = self._workers(spec.members, staying, going)
         version = spec.version or _present_version(cluster) or self._config.versions[0]
-        body = cluster_object(self._names, spec, self._config, workers, api=self.api(), version=version)
+        if cluster is not None and named:
+            body = self._adopted(cluster, spec, version, staying, going, machines)
+        else:
+            self._mark_going(staying, going)
+            workers = self._workers(spec.members, staying, going)
+            body = cluster_object(self._names, spec, self._config, workers, api=self._directory.api(), version=version)
         self._kube.apply(self._path(spec.cluster_id), body)
         for seat in going:
             if seat.machine is None and not folding.consumer(seat.host):
@@ -186,7 +176,7 @@ class Clusters:
         """
         See `Clusters.list_clusters`.
         """
-        made = self._kube.list_all(self._names.capi_path(self.api(), "clusters"), labels=self._names.selector())
+        made = self._kube.list_all(self._names.capi_path(self._directory.api(), "clusters"), labels=self._names.selector())
         found = {labels_of(one)[CLUSTER] for one in [*made, *self._hosts.marked()]}
         return ClusterList(tuple(sorted(found)), complete=True)
 
@@ -194,7 +184,7 @@ class Clusters:
         """
         Names of Clusters of the namespace that are not ours, sorted.
         """
-        found = self._kube.list_all(self._names.capi_path(self.api(), "clusters"))
+        found = self._kube.list_all(self._names.capi_path(self._directory.api(), "clusters"))
         return tuple(
             sorted(one["metadata"]["name"] for one in found if not self._names.marks(one, labels_of(one).get(CLUSTER, "")))
         )
@@ -224,8 +214,7 @@ class Clusters:
         """
         The Cluster, when it is there and ours.
         """
-        found = self._kube.find(self._path(cluster_id))
-        return found if found is not None and self._names.marks(found, cluster_id) else None
+        return self._directory.find(cluster_id)
 
     def must_be_usable(self, cluster_id: str, tenant_id: str) -> None:
         """
@@ -247,18 +236,18 @@ class Clusters:
         seats = [Seat(one, machine_of(one, machines)) for one in self._hosts.marked(cluster_id)]
         return refs_of(seats)
 
-    def _check(self, spec: ClusterSpec) -> None:
+    def _check(self, spec: ClusterSpec, cluster: Json | None) -> None:
         """
-        Raises Refused for what the operator does not offer, before anything is made.
+        Raises Refused for what the operator does not offer, before anything is made. A version that it has already it may keep.
         """
         odd = sorted({one.instance_type for one in spec.members} - set(self._config.machine_classes))
         if odd:
             raise Refused(f"no machine class is configured for {', '.join(odd)}", code="provider_no_machine_class")
-        if spec.version and spec.version not in self._config.versions:
+        if spec.version not in {"", _present_version(cluster), *self._config.versions}:
             raise Refused(f"Kubernetes {spec.version} is not offered", code="provider_no_such_version")
 
     def _ours_or_refused(self, spec: ClusterSpec) -> Json | None:
-        found = self._kube.find(self._path(spec.cluster_id))
+        found = self.find(spec.cluster_id) or self._kube.find(self._path(spec.cluster_id))
         if found is None:
             return None
         if not self._names.marks(found, spec.cluster_id) or notes_of(found).get(TENANT) not in {None, spec.tenant_id}:
@@ -267,6 +256,28 @@ class Clusters:
             raise Busy(f"the Cluster is being removed: {_stuck(found, []).detail}", code="provider_cluster_terminating")
         return found
 
+    def _adopted(
+        self,
+        cluster: Json,
+        spec: ClusterSpec,
+        version: str,
+        staying: Sequence[Seat],
+        going: Sequence[Seat],
+        machines: Sequence[Json],
+    ) -> Json:
+        """
+        Our part of a Cluster that was taken over. A Machine on a host that is no member's goes first, too: where nothing pins Machines to
+        hosts yet, Cluster API may have made one anywhere.
+        """
+        plan = layout(self._names, self._config, cluster, spec, api=self._directory.api(), version=version)
+        seated = {one.machine["metadata"]["name"] for one in [*staying, *going] if one.machine is not None}
+        astray = [one for one in machines if one["metadata"]["name"] not in seated and labels_of(one).get(OF_SET) in plan.sets]
+        self._mark_going(staying, [*going, *(Seat({"metadata": {"name": ""}}, one) for one in astray)])
+        kinds = {one.ref: one.node_set for one in spec.members}
+        return plan.body(
+            [(kinds[one.ref], one.machine) for one in staying], [one.machine for one in going if one.machine is not None]
+        )
+
     def _mark_going(self, staying: Sequence[Seat], going: Sequence[Seat]) -> None:
         """
         Machines of hosts that leave are the first that Cluster API takes, and those of hosts that stay are not.
@@ -274,7 +285,7 @@ class Clusters:
         for seats, patch in ((going, "yes"), (staying, None)):
             for machine in [one.machine for one in seats if one.machine is not None]:
                 if (GOES_FIRST in notes_of(machine)) is (patch is None):
-                    path = self._names.capi_path(self.api(), "machines", machine["metadata"]["name"])
+                    path = self._names.capi_path(self._directory.api(), "machines", machine["metadata"]["name"])
                     self._kube.patch(path, {"metadata": {"annotations": {GOES_FIRST: patch}}})
 
     def _workers(self, members: Sequence[Member], staying: Sequence[Seat], going: Sequence[Seat]) -> list[Workers]:
@@ -311,11 +322,11 @@ class Clusters:
         return chosen
 
     def _path(self, cluster_id: str) -> str:
-        return self._names.capi_path(self.api(), "clusters", self._names.cluster(cluster_id))
+        return self._directory.path(self._directory.name(cluster_id))
 
     def _machines(self, cluster_id: str) -> list[Json]:
-        labels = f"{OF_CLUSTER}={self._names.cluster(cluster_id)}"
-        return self._kube.list_all(self._names.capi_path(self.api(), "machines"), labels=labels)
+        labels = f"{OF_CLUSTER}={self._directory.name(cluster_id)}"
+        return self._kube.list_all(self._names.capi_path(self._directory.api(), "machines"), labels=labels)
 
     def _seen(self, seat: Seat, node: Json | None) -> MemberView:
         state = folding.member_state(seat.machine, node, pinned=seat.pinned)
@@ -357,7 +368,7 @@ class Clusters:
             return None
         at = self._peer_now()
         kept = {"resourceVersion": cluster["metadata"]["resourceVersion"], "annotations": {VERIFIED: at.isoformat()}}
-        path = self._names.capi_path(self.api(), "clusters", cluster["metadata"]["name"])
+        path = self._names.capi_path(self._directory.api(), "clusters", cluster["metadata"]["name"])
         try:
             self._kube.patch(path, {"metadata": kept})
         except Conflict:

@@ -20,6 +20,7 @@ from controlplane.providers.adapters.clusterapi.names import (
     ALLOCATION,
     CLUSTER,
     GPUS,
+    NAMED,
     OWNER,
     PIN,
     UP_SINCE,
@@ -167,12 +168,15 @@ class Hosts:
             self._refuse_used(host)
         return host
 
-    def join(self, cluster_id: str, member: Member, host: Json) -> Json:
+    def join(self, cluster_id: str, member: Member, host: Json, named: str = "") -> Json:
         """
-        Machines of the member's node set, and of no other, may take the host; which is returned as it is then.
+        Machines of the member's node set, and of no other, may take the host; which is returned as it is then. `named` is what Cluster API
+        calls the cluster, where that is not made of its id.
         """
         wanted = self._names.labels(cluster_id) | {PIN: self._names.pin(cluster_id, member.node_set)}
         facts: dict[str, str | None] = {ALLOCATION: member.token, GPUS: str(member.gpus)}
+        if named:
+            facts[NAMED] = named
 
         def joined(seen: Json) -> Json | None:
             self._refuse_held(seen, cluster_id)
@@ -196,10 +200,57 @@ class Hosts:
         """
 
         def cleared(seen: Json) -> Json | None:
-            if labels_of(seen).get(OWNER, self._names.deployment) != self._names.deployment or CLUSTER not in labels_of(seen):
+            foreign = labels_of(seen).get(OWNER, self._names.deployment) != self._names.deployment
+            # while a Machine has it, it is known by what Cluster API calls its cluster
+            named = () if folding.consumer(seen) else (NAMED,)
+            if foreign or (CLUSTER not in labels_of(seen) and not set(named) & set(notes_of(seen))):
                 return None
             gone: Mapping[str, None] = dict.fromkeys((CLUSTER, OWNER, PIN))
-            return {"metadata": {"labels": gone, "annotations": dict.fromkeys((ALLOCATION, GPUS, UP_SINCE))}}
+            return {"metadata": {"labels": gone, "annotations": dict.fromkeys((ALLOCATION, GPUS, UP_SINCE, *named))}}
+
+        return self.change(host, cleared)
+
+    def take(self, cluster_id: str, member: Member, host: Json, named: str) -> Json:
+        """
+        The host is the member's as if it had been deployed for it, and the Machine that has it keeps it. Raises Refused when it is somebody
+        else's by now.
+        """
+        labels = self._names.labels(cluster_id) | {PIN: self._names.pin(cluster_id, member.node_set)}
+        notes = {ALLOCATION: member.token, GPUS: str(member.gpus), NAMED: named}
+
+        def taken(seen: Json) -> Json | None:
+            self._refuse_held(seen, cluster_id)
+            if not folding.consumer(seen) or folding.consumer(seen) != folding.consumer(host):
+                raise Refused(f"{member.ref} has changed hands", code="provider_cluster_changed")
+            old = self._mark(seen) or Mark()
+            ready = old.ready if old.alloc == member.token else ""
+            mark = Mark(
+                alloc=member.token,
+                phase="deployed",
+                cluster=cluster_id,
+                ready=ready or self._stamp(),
+                qualified=old.qualified,
+                uncleaned=old.uncleaned,
+            )
+            if old == mark and labels.items() <= labels_of(seen).items() and notes.items() <= notes_of(seen).items():
+                return None
+            return {"metadata": {"labels": labels, "annotations": {**notes, MACHINE: mark.text(self._names.deployment)}}}
+
+        return self.change(host, taken)
+
+    def untake(self, cluster_id: str, host: Json) -> Json:
+        """
+        The host carries no mark of the cluster and of no tenancy; whatever has it keeps it.
+        """
+
+        def cleared(seen: Json) -> Json | None:
+            if not self._names.marks(seen, cluster_id):
+                return None
+            old = self._mark(seen) or Mark()
+            kept = Mark(qualified=old.qualified, uncleaned=old.uncleaned)
+            text = None if kept == Mark() else kept.text(self._names.deployment)
+            notes: dict[str, str | None] = {**dict.fromkeys((ALLOCATION, GPUS, UP_SINCE, NAMED)), MACHINE: text}
+            return {"metadata": {"labels": dict.fromkeys((CLUSTER, OWNER, PIN)), "annotations": notes}}
 
         return self.change(host, cleared)
 
@@ -265,7 +316,10 @@ class Hosts:
         ref = host["metadata"]["name"]
         found = folding.inventory(host, self._config, self._models)
         power = folding.power_of(host)
-        if mark is None or folding.is_foreign(host, self._names.cluster(mark.cluster) if mark.cluster else ""):
+        called = notes_of(host).get(NAMED, "")
+        if mark is not None and mark.cluster and not called:
+            called = self._names.cluster(mark.cluster)
+        if mark is None or folding.is_foreign(host, called):
             used = "foreign mark" if mark is None else f"in use by {folding.consumer(host) or 'what its operator installed'}"
             return MachineView(ref, power, "unknown", inventory=found, failure=used)
         phase = folding.phase_of(host, mark)

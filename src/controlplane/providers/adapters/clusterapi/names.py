@@ -31,12 +31,18 @@ GPUS = f"{DOMAIN}/gpus"
 """Annotation of a host: GPUs its Node must show."""
 UP_SINCE = f"{DOMAIN}/up-since"
 """Annotation of a host: when its Node was first seen ready under that allocation."""
+ADOPTED = f"{DOMAIN}/adopted"
+"""Annotation of a Cluster that was taken over: the names of its machine deployments that came with it, comma-separated."""
+NAMED = f"{DOMAIN}/cluster-name"
+"""Annotation of a host in a cluster that was taken over: what Cluster API calls that."""
 DRAIN = f"{DOMAIN}/drain"
 """Annotation of a Node that we cordoned: why."""
 OF_CLUSTER = "cluster.x-k8s.io/cluster-name"
 """Cluster API's own label of what belongs to a Cluster; Metal3's of a host that one of its Machines has."""
 OF_SET = "topology.cluster.x-k8s.io/deployment-name"
 """Cluster API's own label: the topology's name of a Machine's deployment."""
+LEADS = "cluster.x-k8s.io/control-plane"
+"""Cluster API's own label of a control plane's Machine."""
 GOES_FIRST = "cluster.x-k8s.io/delete-machine"
 """Annotation of a Machine that Cluster API takes before others when there are fewer."""
 HOSTS = "metal3.io/v1alpha1"
@@ -107,11 +113,11 @@ class Names:
         """
         return "/".join(filter(None, (f"/apis/{CAPI}/{version}/namespaces/{namespace or self.namespace}", kind, name)))
 
-    def secret_path(self, cluster_id: str) -> str:
+    def secret_path(self, name: str) -> str:
         """
-        Where Cluster API keeps the administrator's kubeconfig of the cluster.
+        Where Cluster API keeps the administrator's kubeconfig of the Cluster of that name.
         """
-        return f"/api/v1/namespaces/{self.namespace}/secrets/{self.cluster(cluster_id)}-kubeconfig"
+        return f"/api/v1/namespaces/{self.namespace}/secrets/{name}-kubeconfig"
 
 
 def word(value: str, what: str) -> str:
@@ -121,6 +127,15 @@ def word(value: str, what: str) -> str:
     if not _ID.fullmatch(value):
         raise Refused(f"{what}: not a plain name: {value[:80]!r}", code="provider_bad_name")
     return value
+
+
+def plain(ref: str) -> str:
+    """
+    The name of somebody else's object. Raises Refused for what cannot be one, and so would be another path.
+    """
+    if not _REF.fullmatch(ref):
+        raise Refused(f"not a name: {ref[:80]!r}", code="provider_bad_name")
+    return ref
 
 
 def notes_of(thing: dict[str, Any]) -> dict[str, str]:

@@ -41,7 +41,9 @@ def cluster_object(
     topology: Json = {"version": f"v{version}", **_class(config, api)}
     if config.control_planes:
         topology["controlPlane"] = {"replicas": config.control_planes}
-    deployments = [_deployment(names, spec.cluster_id, config, one, api) for one in sorted(workers, key=lambda one: one.name)]
+    deployments = [
+        deployment_of(config, one, api, names.pin(spec.cluster_id, one.name)) for one in sorted(workers, key=lambda one: one.name)
+    ]
     if deployments:
         topology["workers"] = {"machineDeployments": deployments}
     if config.variables:
@@ -68,17 +70,20 @@ def _class(config: ClusterApiConfig, api: str) -> Json:
     return {"classRef": {"name": config.cluster_class, "namespace": config.classes_in}}
 
 
-def _deployment(names: Names, cluster_id: str, config: ClusterApiConfig, workers: Workers, api: str) -> Json:
+def deployment_of(config: ClusterApiConfig, workers: Workers, api: str, pin: str) -> Json:
     """
+    One machine deployment of a topology; without a pin it takes hosts as it did.
+
     No machine is ever made beside the others in an upgrade: there is no host for it, for a set's hosts are as many as its machines.
     """
     rolling = {"type": "RollingUpdate", "rollingUpdate": {"maxSurge": 0, "maxUnavailable": config.max_unavailable}}
     made: Json = {
-        "class": config.machine_classes[workers.instance_type],
+        "class": config.machine_classes.get(workers.instance_type, ""),
         "name": workers.name,
         "replicas": workers.replicas,
-        "variables": {"overrides": [{"name": config.pin_variable, "value": names.pin(cluster_id, workers.name)}]},
     }
+    if pin:
+        made["variables"] = {"overrides": [{"name": config.pin_variable, "value": pin}]}
     if api == OLD:
         return made | {"strategy": rolling} | ({"nodeDrainTimeout": f"{config.drain_limit_s}s"} if config.drain_limit_s else {})
     deletion = {"deletion": {"nodeDrainTimeoutSeconds": config.drain_limit_s}} if config.drain_limit_s else {}

@@ -11,7 +11,7 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any, TypeVar, cast
 
-from controlplane.providers.adapters.simulated import batch, checks, effects, fabric, groups, hosting, metal_views
+from controlplane.providers.adapters.simulated import batch, checks, effects, fabric, groups, hosting, metal_views, standing
 from controlplane.providers.adapters.simulated.acts import Act
 from controlplane.providers.adapters.simulated.clock import Clock, real_now_us, to_us
 from controlplane.providers.adapters.simulated.config import SimConfig
@@ -20,6 +20,7 @@ from controlplane.providers.adapters.simulated.faults import Played, draw, incom
 from controlplane.providers.adapters.simulated.founding import found_world
 from controlplane.providers.adapters.simulated.store import Store
 from controlplane.providers.adapters.simulated.world import load_fleet
+from controlplane.providers.adoption import Adoption, Standing
 from controlplane.providers.checks import ChecksView, FabricRun
 from controlplane.providers.clusters import Capabilities, ClusterList, ClusterSpec, ClusterView, JobSpec, JobView, OutputChunk
 from controlplane.providers.errors import ProviderError
@@ -161,6 +162,7 @@ class SimulatedProvider:
                 "simulated: its Kubernetes has no API server, so it hands out no kubeconfigs",
             ),
             own_kubernetes=OWN_KUBERNETES,
+            adopts=(standing.PRODUCT,),
         )
         return self._read("capabilities", "*", lambda _act, _at: able)
 
@@ -194,6 +196,24 @@ class SimulatedProvider:
             return ClusterList(cluster_ids=found, complete=True)
 
         return self._read("list_clusters", "*", look)
+
+    def list_standing(self) -> tuple[Standing, ...]:
+        """
+        Every cluster that is not ours.
+        """
+        return self._read("list_standing", "*", lambda act, _at: standing.list_all(act, self._config.site))
+
+    def adopt_cluster(self, adoption: Adoption) -> None:
+        """
+        The cluster is ours as it is.
+        """
+        self._change("adopt_cluster", adoption.spec.cluster_id, asdict(adoption), tenant=adoption.spec.tenant_id)
+
+    def let_go(self, cluster_id: str) -> None:
+        """
+        The cluster is its owner's again.
+        """
+        self._change("let_go", cluster_id, {"cluster_id": cluster_id})
 
     def drain(self, cluster_id: str, refs: tuple[str, ...], *, reason: str) -> None:
         """

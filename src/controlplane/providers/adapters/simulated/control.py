@@ -7,12 +7,12 @@ from __future__ import annotations
 import hashlib
 import json
 import sqlite3
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime
 from pathlib import Path
 from typing import Any
 
-from controlplane.providers.adapters.simulated import checks, fabric, hosting, metal
+from controlplane.providers.adapters.simulated import checks, fabric, hosting, metal, standing
 from controlplane.providers.adapters.simulated.clock import (
     advance_file_clock,
     file_now_us,
@@ -201,6 +201,13 @@ class SimControl:
         """
         with self._store.change() as db:
             db.execute("UPDATE machines SET gpus = ? WHERE ref = ?", (gpus, ref))
+
+    def stand(self, name: str, refs: Sequence[str], *, version: str = "1.34.2") -> None:
+        """
+        Somebody else has a cluster of that name on the machines, which nobody is given and nobody wipes meanwhile.
+        """
+        with self._store.change() as db:
+            standing.stand(db, name, tuple(refs), version)
 
     def remove_cluster(self, cluster_id: str) -> None:
         """

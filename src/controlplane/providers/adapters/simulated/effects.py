@@ -7,8 +7,9 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from controlplane.providers.adapters.simulated import batch, checks, fabric, groups, hosting, metal
+from controlplane.providers.adapters.simulated import batch, checks, fabric, groups, hosting, metal, standing
 from controlplane.providers.adapters.simulated.acts import Act
+from controlplane.providers.adoption import Adoption
 from controlplane.providers.checks import FabricRun
 from controlplane.providers.clusters import ClusterSpec, JobSpec, Member
 from controlplane.providers.fabrics import NetworkSpec, PortRef
@@ -47,7 +48,23 @@ def _refs_of(payload: Mapping[str, Any]) -> list[str]:
 
 def _deploy(act: Act, given: Mapping[str, Any]) -> None:
     checks.refuse_checked(act, given["ref"])
+    standing.refuse_used(act, given["ref"])
     metal.deploy(act, Deployment(**given))
+
+
+def _wipe(act: Act, given: Mapping[str, Any]) -> None:
+    standing.refuse_used(act, given["ref"])
+    metal.wipe(act, given["ref"], given["token"])
+
+
+def _delete(act: Act, given: Mapping[str, Any]) -> None:
+    groups.delete(act, given["cluster_id"])
+    standing.forget(act, given["cluster_id"])
+
+
+def _adopt(act: Act, given: Mapping[str, Any]) -> None:
+    members = tuple(Member(**one) for one in given["spec"]["members"])
+    standing.adopt(act, Adoption(given["ref"], given["uid"], ClusterSpec(**{**given["spec"], "members": members})))
 
 
 def _begin_checks(act: Act, given: Mapping[str, Any]) -> None:
@@ -76,10 +93,12 @@ _EFFECTS: Mapping[str, Callable[[Act, Mapping[str, Any]], Any]] = {
     "qualify": lambda act, given: metal.survey(act, "qualify", given["ref"], given["token"]),
     "deploy": _deploy,
     "release": lambda act, given: metal.release(act, given["ref"], given["token"], given["accepted_at"]),
-    "wipe": lambda act, given: metal.wipe(act, given["ref"], given["token"]),
+    "wipe": _wipe,
     "power": lambda act, given: metal.power(act, given["ref"], given["token"], turn_on=given["turn_on"]),
     "apply_cluster": _apply,
-    "delete_cluster": lambda act, given: groups.delete(act, given["cluster_id"]),
+    "delete_cluster": _delete,
+    "adopt_cluster": _adopt,
+    "let_go": lambda act, given: standing.let_go(act, given["cluster_id"]),
     "drain": lambda act, given: groups.drain(act, given["cluster_id"], tuple(given["refs"]), given["reason"]),
     "undrain": lambda act, given: groups.undrain(act, given["cluster_id"], tuple(given["refs"])),
     "submit": _submit,

@@ -32,10 +32,14 @@ CANARY_ADDRESS = "10.255.77.31"
 LEAK_CANARIES = (CANARY_HOST, CANARY_ADDRESS)
 """In the detail of every fault that is played: a tenant must never see them."""
 
-READS = ("list_machines", "observe", "capabilities", "observe_cluster", "list_clusters", "find_job", "list_jobs", "read_output")
+READS = (
+    *("list_machines", "observe", "capabilities", "observe_cluster", "list_clusters", "find_job", "list_jobs", "read_output"),
+    "list_standing",
+)
 CHANGES = (
     *("inspect", "qualify", "deploy", "release", "wipe", "power"),
     *("apply_cluster", "delete_cluster", "drain", "undrain", "submit", "cancel"),
+    *("adopt_cluster", "let_go"),
 )
 OPERATIONS = (*READS, *CHANGES)
 """Every method of the ports for machines, clusters and jobs."""

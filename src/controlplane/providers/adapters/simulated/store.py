@@ -125,6 +125,9 @@ CREATE TABLE IF NOT EXISTS replicas (
 );
 CREATE INDEX IF NOT EXISTS replicas_service ON replicas (service, ended_at);
 CREATE INDEX IF NOT EXISTS replicas_object ON replicas (object_id, ended_at);
+CREATE TABLE IF NOT EXISTS standing_clusters (
+  uid TEXT PRIMARY KEY, ref TEXT NOT NULL, version TEXT NOT NULL, refs TEXT NOT NULL, cluster_id TEXT NOT NULL, deployment TEXT NOT NULL
+);
 CREATE TABLE IF NOT EXISTS leads (member INTEGER PRIMARY KEY);
 CREATE TABLE IF NOT EXISTS flaws (machines TEXT NOT NULL, rail INTEGER NOT NULL, factor REAL);
 """
