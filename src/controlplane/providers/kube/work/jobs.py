@@ -222,12 +222,12 @@ class Jobs:
 
     def _have_claim(self, cluster_id: str, volume: str) -> None:
         """
-        The cluster has a claim of the volume; one that is there stays as it is, for a claim cannot be changed. In a whole Kubernetes of one
-        tenant's claims are their owner's.
+        The cluster has a claim of the volume; one that is there stays as it is, for a claim cannot be changed. Where the
+        operator has not said what the volume is, the claim is the owner's.
         """
         namespace = self._names.namespace(cluster_id)
         found = self._kube.find(core(namespace, "persistentvolumeclaims", claim_name(volume)))
-        if self._config.whole:
+        if volume not in self._config.volumes:
             self._refuse_gone(found, volume)
         elif found is None:
             try:
