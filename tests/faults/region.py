@@ -14,8 +14,9 @@ from typing import Any
 from sqlalchemy.orm import Session
 
 from controlplane.activity.routes import router as activity
-from controlplane.clusters import scaling
+from controlplane.clusters import adopting, scaling
 from controlplane.clusters import service as clusters
+from controlplane.identity import service as identity
 from controlplane.jobs import service as jobs
 from controlplane.jobs.ordering import JobOrder
 from controlplane.kit import crashpoints
@@ -28,6 +29,7 @@ from tests.conftest import Database
 from tests.factories.identity import Caller, small_app
 from tests.factories.world import World, make_world
 from tests.schedules.invariants import broken_promises
+from workers.sweeps import check_providers, discover
 
 FLEET = Path(__file__).resolve().parents[1] / "schedules" / "fleet.yaml"
 NODES = 6
@@ -66,6 +68,18 @@ class Grounds:
         wanted = clusters.Order(name, product, self.world.keys.site, sets, wait)
         view, _ = self.world.do(lambda session: clusters.order_cluster(session, tenant, project, wanted))
         return str(view.row.id)
+
+    def take_over(self, refs: Iterable[str]) -> str:
+        """
+        The id of a cluster that somebody had on these machines, which is being taken over for the first tenant.
+        """
+        self.sim.stand("theirs", list(refs))
+        check_providers(self.world.engine, self.world.tools)
+        discover(self.world.engine, self.world.tools)
+        (found,) = self.world.rows("SELECT id, provider_id FROM found_clusters")
+        operator = identity.KeyAuthenticator(self.world.engine).authenticate(f"Bearer {self.world.keys.operator_key}", None)
+        wish = adopting.Wish(self.world.keys.tenant_id, self.world.keys.project_id, "theirs")
+        return str(self.world.do(lambda session: adopting.adopt(session, operator, found.provider_id, found.id, wish))[0])
 
     def delete(self, cluster_id: str, *, who: int = 0) -> datetime:
         """
@@ -108,7 +122,7 @@ class Grounds:
         """
         tenant, project = self.world.people[0]
         template = Template(image="example.org/echo:1", gpus_per_node=2).document()
-        order = services.ServiceOrder("chat", {}, cluster_id, 2, None, Rollout().settled(2), template)
+        order = services.ServiceOrder("chat", {}, cluster_id, 2, None, Rollout().settled(template), template)
         return str(self.world.do(lambda session: services.create_service(session, tenant, project, order)).row.id)
 
     def end_service(self, service_id: str) -> None:

@@ -67,6 +67,9 @@ def begin(grounds: Grounds, table: str, state: str) -> None:
         grounds.world.settle()
         grounds.order("late", 1, wait=True)
         return
+    if (table, state) == ("clusters", "adopting"):
+        grounds.take_over(row.ref for row in grounds.world.rows("SELECT ref FROM nodes ORDER BY ref LIMIT 2"))
+        return
     cluster_id = grounds.order(count=1, product="kubernetes" if table == "services" else "slurm")
     if table == "jobs":
         begin_job(grounds, cluster_id, state)

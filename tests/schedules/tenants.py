@@ -57,7 +57,7 @@ class Tenants:
             cluster_id=home.id,
             replicas=self.random.randint(0, 3),
             scaling=None,
-            rollout=Rollout(timeout_s=TIMEOUT_S, surge=self.random.choice((None, 1))).settled(template["gpus_per_node"]),
+            rollout=Rollout(timeout_s=TIMEOUT_S, surge=self.random.choice((None, 1))).settled(template),
             template=template,
         )
         self.ask(f"serve {order.name} on {home.id}", lambda s: services.create_service(s, owner, home.project_id, order))
