@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import asyncio
 import base64
+import time
 import urllib.error
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
@@ -13,6 +14,8 @@ from datetime import UTC, datetime
 from typing import Any
 
 from controlplane.providers.adapters.clusterapi.adapter import ClusterApiAdapter, build
+from controlplane.providers.clusters import ClusterSpec, Member
+from controlplane.providers.errors import Busy
 from controlplane.providers.registry import AdapterInput
 from tests.capi_controllers import Controllers, NodeStore
 from tests.kubernetes_kit import KubernetesKit, emulator_module, kubeconfig, kubernetes_kit
@@ -39,6 +42,8 @@ STUBS = (
 )
 
 
+PATIENCE_S = 20.0
+"""How long `until` looks."""
 LOST = {"type": "DisruptionTarget", "status": "True", "reason": "DeletionByPodGC", "message": "its node is not there"}
 
 
@@ -320,6 +325,31 @@ class CapiKit:
         return build(AdapterInput("prv_contract", {**CONFIG, **config}, secrets, "contract", now))
 
 
+def until(kit: CapiKit, act: Callable[[], Any], what: str) -> Any:
+    """
+    What the act gave once it gave anything; requests for patience are granted.
+    """
+    ends, last = time.monotonic() + PATIENCE_S, None
+    while time.monotonic() < ends:
+        kit.settle()
+        try:
+            last = act()
+        except Busy as error:
+            last = error
+            continue
+        if last:
+            return last
+    raise AssertionError(f"{what}: {last!r}")
+
+
+def spec(*refs: str, version: str = "", cluster: str = "clu_1") -> ClusterSpec:
+    """
+    A cluster of these hosts.
+    """
+    members = tuple(Member(ref, 8, f"alc_{ref[-2:]}", "workers", "gpu-8") for ref in refs)
+    return ClusterSpec(cluster, "ten_one", "prj_one", "", members, version)
+
+
 @contextmanager
 def capi_kit(
     *,
@@ -340,4 +370,4 @@ def capi_kit(
         yield CapiKit(kit, tenant, hosts, server)
 
 
-__all__ = ["CONFIG", "NAMESPACE", "CapiKit", "a_host", "capi_kit", "kubeconfig"]
+__all__ = ["CONFIG", "NAMESPACE", "CapiKit", "a_host", "capi_kit", "kubeconfig", "spec", "until"]

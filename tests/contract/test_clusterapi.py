@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import base64
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
@@ -21,13 +21,12 @@ from controlplane.providers.clusters import ClusterSpec, Member
 from controlplane.providers.errors import AuthFailed, Busy, NotFound, NotSent, ProviderError, Refused, Unknown, Unsupported
 from controlplane.providers.machines import Deployment
 from controlplane.providers.registry import AdapterInput
-from tests.capi_kit import CONFIG, NAMESPACE, CapiKit, a_host, capi_kit
+from tests.capi_kit import CONFIG, NAMESPACE, CapiKit, a_host, capi_kit, spec, until
 from tests.kubernetes_kit import UNTIDY, kubeconfig, kubernetes_kit
 from tests.tls_door import tls_door
 
 pytestmark = UNTIDY
 REFS = ("metal-00", "metal-01", "metal-02")
-PATIENCE_S = 20.0
 ADMIN = "an-administrators-token"
 
 
@@ -41,27 +40,6 @@ def kit() -> Iterator[CapiKit]:
 def faults(kit: CapiKit, *some: dict[str, Any]) -> None:
     """The server fails so."""
     kit.kit.handle.post("/_emu/faults", list(some))
-
-
-def until(kit: CapiKit, act: Callable[[], Any], what: str) -> Any:
-    """What the act gave once it gave anything; requests for patience are granted."""
-    ends, last = time.monotonic() + PATIENCE_S, None
-    while time.monotonic() < ends:
-        kit.settle()
-        try:
-            last = act()
-        except Busy as error:
-            last = error
-            continue
-        if last:
-            return last
-    raise AssertionError(f"{what}: {last!r}")
-
-
-def spec(*refs: str, cluster: str = "clu_1") -> ClusterSpec:
-    """A cluster of these hosts."""
-    members = tuple(Member(ref, 8, f"alc_{ref[-2:]}", "workers", "gpu-8") for ref in refs)
-    return ClusterSpec(cluster, "ten_one", "prj_one", "", members)
 
 
 def deployed(adapter: ClusterApiAdapter, kit: CapiKit, *refs: str) -> None:

@@ -4,10 +4,10 @@ Clusters that exist in a management cluster: seen, taken over without replacing 
 
 from __future__ import annotations
 
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import replace
 from datetime import UTC, datetime
+from functools import partial
 from typing import Any
 
 import pytest
@@ -15,14 +15,15 @@ import pytest
 from controlplane.providers.adapters.clusterapi.adapter import ClusterApiAdapter
 from controlplane.providers.adoption import Adoption, Standing
 from controlplane.providers.clusters import ClusterSpec, Member
-from controlplane.providers.errors import Busy, NotFound, Refused, Unknown
+from controlplane.providers.errors import NotFound, Refused, Unknown
 from controlplane.providers.machines import Deployment
-from tests.capi_kit import CapiKit, capi_kit
+from tests.capi_kit import CapiKit, capi_kit, until
+from tests.capi_kit import spec as versionless
 from tests.kubernetes_kit import UNTIDY
 
 pytestmark = UNTIDY
 REFS = ("metal-00", "metal-01", "metal-02", "metal-03")
-PATIENCE_S = 20.0
+spec = partial(versionless, version="1.34.2")
 LONG_AGO = datetime(2026, 1, 1, tzinfo=UTC)
 
 
@@ -40,27 +41,6 @@ def adapter(kit: CapiKit) -> Iterator[ClusterApiAdapter]:
     made = kit.adapter()
     yield made
     made.close()
-
-
-def until(kit: CapiKit, act: Callable[[], Any], what: str) -> Any:
-    """What the act gave once it gave anything; requests for patience are granted."""
-    ends, last = time.monotonic() + PATIENCE_S, None
-    while time.monotonic() < ends:
-        kit.settle()
-        try:
-            last = act()
-        except Busy as error:
-            last = error
-            continue
-        if last:
-            return last
-    raise AssertionError(f"{what}: {last!r}")
-
-
-def spec(*refs: str, version: str = "1.34.2", cluster: str = "clu_1") -> ClusterSpec:
-    """A cluster of these hosts."""
-    members = tuple(Member(ref, 8, f"alc_{ref[-2:]}", "workers", "gpu-8") for ref in refs)
-    return ClusterSpec(cluster, "ten_one", "prj_one", "", members, version)
 
 
 def only(adapter: ClusterApiAdapter) -> Standing:

@@ -106,7 +106,9 @@ def test_looks_at_jobs_cost_nothing_while_watches_are_in_order(kit: KubernetesKi
 def test_the_first_submission_opens_the_watches(kit: KubernetesKit, adapter: KubernetesAdapter) -> None:
     """Nobody has to look first: a look that finds none open asks for its job, with a list of pods."""
     adapter.submit(JOB)
-    until(kit, lambda: sum(one.startswith("WATCH") for one in asked(kit)) == 2)
+    until(kit, lambda: any(one.startswith("WATCH") and "/pods" in one for one in asked(kit)))
+    until(kit, lambda: any(one.startswith("WATCH") and "/jobs" in one for one in asked(kit)))
+    assert sum(one.startswith("WATCH") for one in asked(kit)) == 2
 
 
 def test_a_short_job_costs_five_calls(kit: KubernetesKit, adapter: KubernetesAdapter) -> None:

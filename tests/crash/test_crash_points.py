@@ -25,6 +25,12 @@ MANNERS = ("first_try", "retry", "takeover")
 MODEST_S = 280
 LONG_S = 7200
 HELD = "SELECT resource, used FROM quotas WHERE used <> 0 AND resource IN ('gpus', 'clusters')"
+METERS = """
+    SELECT a.id, count(m.*) AS n, bool_or(upper(m.during) IS DISTINCT FROM a.release_accepted_at) AS wrong FROM allocations a
+    LEFT JOIN meter_intervals m ON m.allocation_id = a.id AND NOT isempty(m.during) GROUP BY a.id
+    HAVING count(m.*) <> 1 OR bool_or(upper(m.during) IS DISTINCT FROM a.release_accepted_at)
+"""
+"""Allocations that were not metered once, up to the acceptance of their release."""
 
 
 @dataclass

@@ -17,7 +17,7 @@ import pytest
 from controlplane.kit.crashpoints import POINTS
 from tests.conftest import Database
 from tests.crash.main_job import Doom, Dooms
-from tests.crash.test_crash_points import ALL, HELD, LONG_S, MANNERS, MODEST_S
+from tests.crash.test_crash_points import ALL, HELD, LONG_S, MANNERS, METERS, MODEST_S
 from tests.integration.test_managed_kubernetes import ORDER, Scene, open_scene
 from tests.kubernetes_kit import UNTIDY
 from tests.schedules.invariants import promises_of_rows
@@ -29,11 +29,6 @@ DEATHS = 3
 PASSES = {"request": 7, "decide": 12}
 MANY = 60
 """Passes of which the deaths are drawn: a life has six requests, a dozen decisions, and much of everything else."""
-METERS = """
-    SELECT a.id, count(m.*) AS n, bool_or(upper(m.during) IS DISTINCT FROM a.release_accepted_at) AS wrong FROM allocations a
-    LEFT JOIN meter_intervals m ON m.allocation_id = a.id AND NOT isempty(m.during) GROUP BY a.id
-    HAVING count(m.*) <> 1 OR bool_or(upper(m.during) IS DISTINCT FROM a.release_accepted_at)
-"""
 
 
 class Lives(Scene):

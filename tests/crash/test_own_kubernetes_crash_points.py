@@ -23,7 +23,7 @@ from controlplane.providers.hardware import Hardware
 from controlplane.providers.toolbox import Guarded, Reachable
 from tests.conftest import Database
 from tests.crash.main_job import LAPSE_S, Death, Doom, Dooms, Hand
-from tests.crash.test_crash_points import ALL, FLEET, HELD, LONG_S, MANNERS, MODEST_S
+from tests.crash.test_crash_points import ALL, FLEET, HELD, LONG_S, MANNERS, METERS, MODEST_S
 from tests.factories.world import World, make_world
 from tests.integration.test_bare_nodes import only_bare
 from tests.integration.test_dedicated_kubernetes import SEALER, KubeTools, at, wanted
@@ -38,10 +38,6 @@ PASSES = {"request": 5, "decide": 10}
 MANY = 80
 """Passes of which the deaths are drawn: a life has four requests, a dozen decisions, and much of everything else."""
 LOOKS = 6000
-METERS = """
-    SELECT a.id, count(m.*) AS n FROM allocations a LEFT JOIN meter_intervals m ON m.allocation_id = a.id AND NOT isempty(m.during)
-    GROUP BY a.id HAVING count(m.*) <> 1 OR bool_or(upper(m.during) IS DISTINCT FROM a.release_accepted_at)
-"""
 BEGUN = "SELECT id FROM operations WHERE type = :type AND state IN ('pending', 'running')"
 
 

@@ -23,6 +23,7 @@ from controlplane.services.steps import STEPS
 from tests.conftest import Database
 from tests.factories.jobs import TEMPO, Customer, JobApi, JobWorld, job_api, job_world
 
+ENGINE = {"engine": "vllm", "model": "llama-3.1-8b", "context_tokens": 8192, "sequences": 4}
 SERVICE_RIGHTS = frozenset(f"services:{verb}" for verb in ("read", "create", "update", "delete", "logs"))
 
 

@@ -11,17 +11,10 @@ from typing import Any
 import httpx
 import pytest
 
-from controlplane import bootstrap, seeding
-from controlplane.kit.access import Principal
-from controlplane.kit.secrets import Sealer
 from controlplane.providers.adoption import Adoption
 from controlplane.providers.clusters import ClusterSpec, Member
-from controlplane.providers.toolbox import Toolbox
-from controlplane.settings import Settings
-from tests.capi_kit import capi_kit
 from tests.conftest import Database
-from tests.factories.world import MASTER_KEY, SharedClock, World
-from tests.integration.test_managed_kubernetes import ORDER, TYPE, Scene
+from tests.integration.test_managed_kubernetes import ORDER, TYPE, Scene, open_scene
 from tests.kubernetes_kit import UNTIDY
 from workers.sweeps import discover, reap
 
@@ -108,30 +101,8 @@ class Standing(Scene):
 @pytest.fixture
 def scene(database: Database, tmp_path: Path) -> Iterator[Standing]:
     """The operator's Cluster runs before anything of ours is there."""
-    keys = seeding.sow_people(database.engine, "USD", site="site-one")
-    clock = SharedClock(database)
-    settings = Settings(
-        database_url=database.app_url,  # type: ignore[arg-type]
-        owner_database_url=database.owner_url,  # type: ignore[arg-type]
-        data_dir=tmp_path,
-        master_key=MASTER_KEY,  # type: ignore[arg-type]
-    )
-    sealer = Sealer.from_base64(MASTER_KEY)
-
-    def opened(provider_id: str, sealed: bytes | None) -> Mapping[str, str]:
-        return bootstrap.open_secrets(sealer, provider_id, sealed)
-
-    tools = Toolbox(deployment="cp", now=clock, open_secrets=opened)
-    nobody = Principal("prn_none", "key_none", "tenant", keys.tenant_id, frozenset())
-    region = seeding.Region(tmp_path / "none.sqlite")
-    world = World(database, settings, keys, nobody, dict(bootstrap.drivers(database.engine, settings)), tools, region, clock)
-    with capi_kit(hosts=4) as kit:
-        kit.stand("theirs", 2)
-        made = Standing(world, kit)
+    with open_scene(database, tmp_path, Standing, before=lambda kit: kit.stand("theirs", 2)) as made:
         yield made
-        made.close()
-        world.tools.close()
-    clock.stop()
 
 
 def test_from_somebody_elses_to_like_any_other(scene: Standing) -> None:

@@ -5,10 +5,10 @@ are stepped by hand, and a clock that goes on only where everybody waits.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import httpx
 import pytest
@@ -26,6 +26,7 @@ from tests.kubernetes_kit import UNTIDY
 from workers.sweeps import check_providers
 
 pytestmark = UNTIDY
+Made = TypeVar("Made", bound="Scene")
 SITE, TYPE = "site-one", "hgx-h100-8"
 LOOKS = 400
 ORDER: dict[str, Any] = {
@@ -118,8 +119,13 @@ class Scene(Story):
 
 
 @contextmanager
-def open_scene(database: Database, folder: Path, made_as: type[Scene] = Scene) -> Iterator[Scene]:
-    """Three hosts are in the fleet and free; the fourth is nobody's."""
+def open_scene(
+    database: Database,
+    folder: Path,
+    made_as: Callable[[World, CapiKit], Made],
+    before: Callable[[CapiKit], object] = lambda _: None,
+) -> Iterator[Made]:
+    """Three hosts are in the fleet and free; the fourth is nobody's. What is there before us is made first."""
     keys = seeding.sow_people(database.engine, "USD", site=SITE)
     clock = SharedClock(database)
     settings = Settings(
@@ -139,6 +145,7 @@ def open_scene(database: Database, folder: Path, made_as: type[Scene] = Scene) -
     region = seeding.Region(folder / "none.sqlite")
     world = World(database, settings, keys, nobody, drivers, tools, region, clock)
     with capi_kit(hosts=4) as kit:
+        before(kit)
         made = made_as(world, kit)
         yield made
         made.close()
@@ -149,7 +156,7 @@ def open_scene(database: Database, folder: Path, made_as: type[Scene] = Scene) -
 @pytest.fixture
 def scene(database: Database, tmp_path: Path) -> Iterator[Scene]:
     """A management cluster, and a fleet of its hosts."""
-    with open_scene(database, tmp_path) as made:
+    with open_scene(database, tmp_path, Scene) as made:
         yield made
 
 

@@ -16,9 +16,7 @@ from sqlalchemy import text
 
 from controlplane.providers.errors import NotFound
 from tests.conftest import ROOT, Database
-from tests.factories.services import SERVICE_RIGHTS, ServiceWorld, service_world
-
-ENGINE = {"engine": "vllm", "model": "llama-3.1-8b", "context_tokens": 8192, "sequences": 4}
+from tests.factories.services import ENGINE, SERVICE_RIGHTS, ServiceWorld, service_world
 
 
 @pytest.fixture
@@ -467,57 +465,6 @@ def test_a_suspended_account_can_look_and_stop(world: ServiceWorld) -> None:
     assert world.call("GET", path)[0] == 200
     world.act(path, "suspend")
     assert world.call("DELETE", path, If_Match="*")[0] == 202
-
-
-def test_an_engine_is_sized_for_the_model_and_says_how(world: ServiceWorld) -> None:
-    """GPUs and parallelism come from the cluster's nodes and the model; formulas, assumptions and sources are in the answer."""
-    body = world.body(replicas=1)
-    body["spec"]["template"] = {"engine": ENGINE}
-    status, told = world.call("POST", f"{world.path}?dry_run=true", body)
-    assert status == 200, told
-    template, fit = told["spec"]["template"], told["proposal"]["result"]["fit"]
-    assert (template["gpus_per_node"], template["nodes_per_replica"]) == (fit["gpus"], 1)
-    assert template["command"][:2] == ["vllm", "serve"]
-    assert template["command"][-4:] == ["--host", "0.0.0.0", "--port", "8000"]
-    assert template["readiness"]["path"] == "/health"
-    assert told["proposal"]["formulas"]
-    assert told["proposal"]["assumptions"]
-    assert {"H100-SXM5-80GB"} == {told["proposal"]["inputs"]["gpu_model"]}
-    path = world.start(body)
-    assert world.until_state(path, "running")["status"]["gpus_held"] == fit["gpus"]
-    assert world.get(f"{path}/versions")["items"][0]["proposal"] == told["proposal"]
-
-
-@pytest.mark.parametrize(("engine", "word"), [("vllm", "ray start --head"), ("sglang", '--node-rank "$NODE_RANK"')])
-def test_a_model_larger_than_a_node_spans_nodes(world: ServiceWorld, engine: str, word: str) -> None:
-    """One replica over two nodes: the first leads, the others find it."""
-    body = world.body(replicas=1)
-    large = {"engine": engine, "model": "llama-3.1-405b", "context_tokens": 8192}
-    body["spec"]["template"] = {"engine": large}
-    status, told = world.call("POST", f"{world.path}?dry_run=true", body)
-    assert status == 200, told
-    template = told["spec"]["template"]
-    assert (template["nodes_per_replica"], template["gpus_per_node"]) == (2, 8)
-    assert word in template["command"][-1]
-    assert "$MASTER_ADDR" in template["worker_command"][-1]
-
-
-@pytest.mark.parametrize(
-    ("wish", "status", "code"),
-    [
-        ({**ENGINE, "engine": "tgi"}, 422, "engine_archived"),
-        ({**ENGINE, "model": "no-such-model", "model_path": "a/b"}, 422, "unknown_facts"),
-        ({**ENGINE, "sequences": 1_000_000}, 409, "model_does_not_fit"),
-        ({"engine": "triton", "model": "llama-3.1-405b", "context_tokens": 8192}, 409, "model_does_not_fit"),
-    ],
-)
-def test_what_an_engine_cannot_do_is_refused(world: ServiceWorld, wish: dict[str, Any], status: int, code: str) -> None:
-    """Archived, unknown, too large, or more nodes than the engine is run on; fields are named where they stand in the request."""
-    body = world.body()
-    body["spec"]["template"] = {"engine": wish}
-    answer = world.call("POST", world.path, body)
-    assert (answer[0], answer[1]["code"]) == (status, code)
-    assert all(one["field"].startswith("body.spec.template.engine") for one in answer[1].get("errors", []))
 
 
 def test_the_guides_examples_start(world: ServiceWorld) -> None:

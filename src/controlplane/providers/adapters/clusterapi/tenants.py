@@ -214,7 +214,7 @@ class Tenants:
             known = self._ways.get(cluster_id)
             if known is not None and time.monotonic() - known.read_at < KEPT_S:
                 return known
-        secret = self._secret(cluster_id)
+        secret = self._kube.find(self._names.secret_path(self._directory.name(cluster_id)))
         if secret is None:
             raise NoWay(f"Cluster API keeps no kubeconfig of {cluster_id}")
         try:
@@ -240,16 +240,6 @@ class Tenants:
         for known in over:
             known.kube.close()  # what another thread has under way on it goes on: only idle connections are closed
         return fresh
-
-    def _secret(self, cluster_id: str) -> Json | None:
-        """
-        Cluster API's own Secret. One that was taken over has a name of its own, which a process learns by looking for its Cluster.
-        """
-        name = self._directory.name(cluster_id)
-        found = self._kube.find(self._names.secret_path(name))
-        if found is None and self._directory.find(cluster_id) is not None and self._directory.name(cluster_id) != name:
-            found = self._kube.find(self._names.secret_path(self._directory.name(cluster_id)))
-        return found
 
 
 def drained_by_us(node: Json) -> bool:
