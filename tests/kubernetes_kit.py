@@ -137,7 +137,7 @@ class KubernetesKit:
         """
         Method and path of every request so far.
         """
-        return [(method, path) for method, path, _ in self.emulator.log]
+        return [(method, path) for method, path, _ in tuple(self.emulator.log)]  # its server writes on meanwhile
 
     def play(self, *, kueue: bool) -> None:
         """

@@ -199,7 +199,7 @@ def test_a_wrong_token_and_a_dead_server_are_told_apart() -> None:
 
 def test_a_job_costs_a_bounded_number_of_calls(kit: KubernetesKit) -> None:
     """Four to submit and one for the nodes of the first, two to look, two for a whole list however many jobs there are."""
-    adapter = kit.adapter()
+    adapter = kit.adapter(watches="off")  # which open with the first submission, and ask at a time of their own
     adapter.apply_cluster(SPEC)
     jobs = [replace(JOB, token=f"job_{number}-1") for number in range(5)]
     adapter.submit(jobs[0])
