@@ -8,7 +8,7 @@ and goes with it. What is deleted waits for its finalizer. Nothing here knows th
 
 from __future__ import annotations
 
-import copy
+import pickle
 import time
 from collections.abc import Callable
 from datetime import UTC, datetime
@@ -28,8 +28,8 @@ class NodeStore(Protocol):
     Nodes of tenants' clusters.
     """
 
-    def make(self, name: str, version: str, *, leads: bool) -> None:
-        """A kubelet has registered."""
+    def make(self, name: str, version: str, *, leads: bool, cluster: str) -> None:
+        """A kubelet of the Cluster's has registered."""
 
     def drop(self, name: str) -> None:
         """The Node is gone."""
@@ -136,7 +136,7 @@ class Controllers:
 
     def _register(self, machine: Json, *, leads: bool) -> None:
         name, version = machine["metadata"]["name"], machine["spec"]["version"]
-        self._nodes.make(name, version, leads=leads)
+        self._nodes.make(name, version, leads=leads, cluster=machine["metadata"]["labels"][OF_CLUSTER])
 
         def running(new: Json) -> None:
             new["status"] = {"phase": "Running", "nodeRef": {"name": name}, "nodeInfo": {"kubeletVersion": version}}
@@ -229,7 +229,7 @@ class Controllers:
         }
         selector = {"matchLabels": {"sold": "yes"} if spec["pin"] is None else {PIN: spec["pin"]}}
         meta = {"name": name, "labels": labels, "finalizers": [FINALIZER]}
-        self._make("metal3machines", INFRA, {"metadata": copy.deepcopy(meta), "spec": {"hostSelector": selector}})
+        self._make("metal3machines", INFRA, {"metadata": _copied(meta), "spec": {"hostSelector": selector}})
         ref = {"apiGroup": INFRA, "kind": "Metal3Machine", "name": name}
         machine = {"clusterName": spec["clusterName"], "infrastructureRef": ref, "version": spec["version"]}
         self._make("machines", CAPI, {"metadata": meta, "spec": machine})
@@ -363,7 +363,7 @@ class Controllers:
         self._emulator.make(plural, body, group, self._namespace)
 
     def _change(self, plural: str, group: str, old: Json, edit: Callable[[Json], Any]) -> None:
-        new = copy.deepcopy(old)
+        new = _copied(old)
         edit(new)
         if new != old:
             self._emulator.commit("MODIFIED", self._emulator.find(plural, group), new, old)
@@ -372,7 +372,12 @@ class Controllers:
         self._emulator.delete(self._emulator.find(plural, group), thing, {"propagationPolicy": "Background"})
 
     def _remove(self, plural: str, group: str, thing: Json) -> None:
-        self._emulator.commit("DELETED", self._emulator.find(plural, group), copy.deepcopy(thing), thing)
+        self._emulator.commit("DELETED", self._emulator.find(plural, group), _copied(thing), thing)
+
+
+def _copied(thing: Json) -> Json:
+    copied: Json = pickle.loads(pickle.dumps(thing))
+    return copied
 
 
 def _reconcile_host(host: Json, stamp: str) -> None:

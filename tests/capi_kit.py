@@ -42,6 +42,8 @@ STUBS = (
 )
 
 
+NODE_OF = "test.internal/cluster"
+"""Label of a Node for the Cluster whose it is, where one server holds the Nodes of many."""
 PATIENCE_S = 20.0
 """How long `until` looks."""
 LOST = {"type": "DisruptionTarget", "status": "True", "reason": "DeletionByPodGC", "message": "its node is not there"}
@@ -56,10 +58,12 @@ class OwnNodes(NodeStore):
         self._emulator = kit.emulator
         self._gpus = gpus
 
-    def make(self, name: str, version: str, *, leads: bool) -> None:
+    def make(self, name: str, version: str, *, leads: bool, cluster: str) -> None:
         """A kubelet has registered."""
         if ("", name) not in self._emulator.data[("", "nodes")]:
-            self._emulator.make("nodes", a_node(name, version, 0 if leads else self._gpus))
+            node = a_node(name, version, 0 if leads else self._gpus)
+            node["metadata"]["labels"][NODE_OF] = cluster
+            self._emulator.make("nodes", node)
 
     def drop(self, name: str) -> None:
         """The Node is gone."""
@@ -82,7 +86,7 @@ class FarNodes(NodeStore):
         self._kit = kit
         self._gpus = gpus
 
-    def make(self, name: str, version: str, *, leads: bool) -> None:
+    def make(self, name: str, version: str, *, leads: bool, cluster: str) -> None:
         """A kubelet has registered."""
         node = a_node(name, version, 0 if leads else self._gpus)
         if leads:
@@ -132,9 +136,9 @@ class NodesApart(NodeStore):
         self._gpus = gpus
         self._rest = rest
 
-    def make(self, name: str, version: str, *, leads: bool) -> None:
+    def make(self, name: str, version: str, *, leads: bool, cluster: str) -> None:
         """A kubelet has registered."""
-        self._of(name).make(name, version, leads=leads)
+        self._of(name).make(name, version, leads=leads, cluster=cluster)
 
     def drop(self, name: str) -> None:
         """The Node is gone."""
