@@ -158,11 +158,20 @@ class ManagedTools(Toolbox):
         """See `Toolbox.run`."""
         self.ground.director.enter(snapshot)
         self.ground.befall()
-        forget_silence(self)  # of the cases beside it: circuits count real seconds, and here all steps are at one moment
+        self.forget()  # of the cases beside it: circuits count real seconds, and here all steps are at one moment
         try:
             return super().run(step, snapshot, attempt=attempt)
         finally:
             self.ground.director.leave()
+
+    def forget(self) -> None:
+        """
+        No circuit is open, the provider's nor a cluster's.
+        """
+        forget_silence(self)
+        for _, adapter in self._adapters.values():
+            for circuit in adapter.unguarded._tenants._circuits.values():
+                circuit.closed_again_at = 0.0
 
 
 class ManagedGround:
@@ -426,7 +435,7 @@ class ManagedGround:
         """
         Everybody behind the server has done what can be done now.
         """
-        forget_silence(self.world.tools)
+        self.world.tools.forget()
         self.pass_time()
         before = self.kit.emulator.rv
         self.kit.settle()
