@@ -52,6 +52,7 @@ class Controllers:
         self._kubeconfig = kubeconfig
         self._pin = pin_variable
         self._count = 0
+        self._tended: dict[str, str] = {}  # hosts with nothing to do, by the version that was looked at
         self.paused: set[str] = set()
         """Parts that stand still: hosts, machines, deployments, clusters."""
         self.budgets: set[str] = set()
@@ -86,8 +87,11 @@ class Controllers:
     def _hosts(self) -> None:
         stamp = datetime.fromtimestamp(int(self.clock()), UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
         for host in self._all("baremetalhosts", HOSTS):
-            if host["metadata"]["name"] not in self.stuck:
-                self._change("baremetalhosts", HOSTS, host, lambda new: _reconcile_host(new, stamp))
+            name, version = host["metadata"]["name"], host["metadata"]["resourceVersion"]
+            if name in self.stuck or self._tended.get(name) == version:
+                continue
+            if not self._change("baremetalhosts", HOSTS, host, lambda new: _reconcile_host(new, stamp)):
+                self._tended[name] = version
 
     # --- Cluster API and its Metal3 provider -------------------------------------------------------------------------------------
 
@@ -362,11 +366,12 @@ class Controllers:
     def _make(self, plural: str, group: str, body: Json) -> None:
         self._emulator.make(plural, body, group, self._namespace)
 
-    def _change(self, plural: str, group: str, old: Json, edit: Callable[[Json], Any]) -> None:
+    def _change(self, plural: str, group: str, old: Json, edit: Callable[[Json], Any]) -> bool:
         new = _copied(old)
         edit(new)
         if new != old:
             self._emulator.commit("MODIFIED", self._emulator.find(plural, group), new, old)
+        return bool(new != old)
 
     def _delete(self, plural: str, group: str, thing: Json) -> None:
         self._emulator.delete(self._emulator.find(plural, group), thing, {"propagationPolicy": "Background"})
