@@ -23,6 +23,7 @@ from tests.conftest import Database
 from tests.crash.main_job import Story
 from tests.factories.world import MASTER_KEY, SharedClock, World
 from tests.kubernetes_kit import UNTIDY
+from tests.schedules.invariants import promises_of_rows
 from workers.sweeps import check_providers
 
 pytestmark = UNTIDY
@@ -227,3 +228,37 @@ def test_what_cannot_be_is_said_and_nothing_is_lost_while_the_peer_is_away(scene
     scene.world.tools.close()
     scene.world.tools = scene.world.toolbox()  # circuits stay open for seconds of real time
     scene.to(made["id"], "PATCH", "", {"node_sets": [{"name": "workers", "count": 3}]})
+
+
+def test_what_the_server_refuses_for_good_changes_nothing(scene: Scene) -> None:
+    """Grown, shrunk, a node replaced, upgraded: the same Machines on the same hosts, nobody aside, billed as before."""
+    made = scene.ask("POST", "/clusters", ORDER)
+    scene.until(made["id"], "running")
+    one = scene.send("GET", f"/clusters/{made['id']}/instances").json()["items"][0]
+    hosts, story = scene.members(), list(scene.kit.controllers.story)
+    asked: list[tuple[str, str, Any]] = [
+        ("PATCH", "", {"node_sets": [{"name": "workers", "count": 3}]}),
+        ("PATCH", "", {"node_sets": [{"name": "workers", "count": 1}]}),
+        ("POST", f"/instances/{one['id']}/actions/replace", None),
+        ("POST", "/actions/upgrade", {"version": "1.35.1"}),
+    ]
+    for method, more, body in asked:
+        scene.kit.kit.handle.post("/_emu/faults", [{"method": "PATCH", "path": "/clusters/", "times": 100_000, "status": 422}])
+        seen = scene.to(made["id"], method, more, body)
+        scene._work(lambda: not scene.world.rows("SELECT 1 FROM nodes WHERE state NOT IN ('active', 'available')"))
+        assert (scene.members(), scene.kit.controllers.story) == (hosts, story)
+        assert (seen["status"]["state"], seen["status"]["issues"], seen["spec"]["node_sets"][0]["count"]) == ("running", [], 2)
+        assert (seen["spec"]["kubernetes"], scene.billed()) == (
+            {"distribution": "managed", "version": "1.34.2", "upgrading_to": None},
+            2,
+        )
+        scene.kit.kit.handle.post("/_emu/faults", [])
+        scene.look(3)
+    ended = scene.world.rows("SELECT state, error->>'code' AS code FROM operations WHERE type <> 'cluster.create' ORDER BY id")
+    assert ended == [("failed", "provider_refused")] * 3 + [("failed", "upgrade_refused")]
+    assert promises_of_rows(scene.world) == []
+    scene.to(made["id"], *asked[2])
+    assert (len(scene.members() & hosts), scene.billed()) == (1, 2)
+    scene.to(made["id"], "DELETE", "", None, "deleted")
+    scene.all_free()
+    assert scene.kit.remains() == []

@@ -101,13 +101,38 @@ def test_it_is_over_when_every_machine_has_it_and_every_member_is_up(peer: Peer,
     assert outcome.facts.versions == ({"version": NEW, "ahead": {}} if over else {})
 
 
-def test_a_refusal_stops_it_and_silence_does_not() -> None:
-    """A person is asked; what is not known is asked again by whoever runs the step."""
+def test_a_refusal_is_looked_into_and_silence_stops_nothing() -> None:
+    """Nothing is concluded from the refusal alone; what is not known is asked again by whoever runs the step."""
     refused = step(Peer(error=Refused("admission webhook denied the request")), "told")
-    assert isinstance(refused, Fail)
-    assert "webhook" in refused.detail
+    assert isinstance(refused, Wait)
+    assert (refused.step, refused.detail) == ("refused", "admission webhook denied the request")
     with pytest.raises(NotSent):
         step(Peer(error=NotSent("away")), "told")
+
+
+@pytest.mark.parametrize(
+    ("version", "workers", "takes", "end"),
+    [
+        (OLD, (OLD, OLD), False, "failed"),
+        ("", (OLD, OLD), True, "failed"),
+        ("", (OLD, OLD), False, "waits"),
+        ("", (NEW, OLD), True, "goes on"),
+        (NEW, (OLD, OLD), True, "goes on"),
+    ],
+)
+def test_an_upgrade_that_was_refused_is_over_when_nothing_of_it_is_there(
+    version: str, workers: tuple[str, ...], end: str, *, takes: bool
+) -> None:
+    """Every machine as before, or the provider takes its old version as its word: it runs on, and only the operation has failed."""
+    peer = Peer(*(("up", one) for one in workers), version=version, error=None if takes else Refused("no"))
+    outcome = step(peer, "refused")
+    if end == "failed":
+        assert isinstance(outcome, Fail)
+        assert (outcome.code, outcome.to, outcome.facts.versions) == ("upgrade_refused", "running", {"ahead": {}})
+    else:
+        assert isinstance(outcome, Wait)
+        assert outcome.step == (None if end == "waits" else "applied")
+    assert all(one.version == OLD for one in peer.told)
 
 
 def test_an_order_in_the_making_tells_operators_what_is_missing() -> None:

@@ -10,7 +10,7 @@ from sqlalchemy import ARRAY, Text, bindparam, cast, func, select, update
 from sqlalchemy.dialects.postgresql import JSONB
 from sqlalchemy.orm import Session
 
-from controlplane.clusters import finding, founding, managing, repository
+from controlplane.clusters import finding, founding, managing, repository, restoring
 from controlplane.clusters.models import ClusterRow, NodeSetRow
 from controlplane.clusters.states import CLUSTER_STATES, ClusterFacts, ClusterSnapshot
 from controlplane.kit.clock import CpClock
@@ -60,7 +60,7 @@ def apply(session: Session, results: Sequence[Result]) -> None:
     nodes.dismiss(session, [one.claim.id for one in over if one.claim.row["peer_id"] is not None])
     for one in results:
         if isinstance(one.outcome, Fail) and one.claim.state == "updating":
-            _stay(session, one.claim)
+            restoring.restore(session, one)
 
 
 def _tell_nodes(session: Session, results: Sequence[Result]) -> None:
@@ -82,21 +82,11 @@ def _tell_nodes(session: Session, results: Sequence[Result]) -> None:
                 nodes.note_features(session, cluster_id, facts.job_features, facts.volumes, facts.mig)
 
 
-def _stay(session: Session, claim: Claim) -> None:
-    """
-    The change is given up: the cluster is as large as what it holds, and who was to leave and stays is let in again.
-    """
-    shrink_to_held(session, claim.id)
-    if claim.row["kubernetes"] is not None and claim.row["peer_id"] is not None:
-        with suppress(*founding.BAD_PLANS):
-            founding.renew(session, claim.row, "members")
-
-
 def _target(result: Result) -> str | None:
     if isinstance(result.outcome, Advance):
         return result.outcome.to
     if isinstance(result.outcome, Fail):
-        return CLUSTER_STATES.by_name[result.claim.state].fails_to
+        return result.outcome.to or CLUSTER_STATES.by_name[result.claim.state].fails_to
     return None
 
 
@@ -107,8 +97,8 @@ def _store(session: Session, results: Sequence[Result]) -> None:
         issues = list(facts.issues) if isinstance(facts, ClusterFacts) and facts.issues is not None else None
         if issues is None and isinstance(outcome, Fail):
             issues = [{"code": outcome.code, "message": outcome.message}]
-        if issues is None and isinstance(outcome, Advance) and outcome.to == "running":
-            issues = []
+        if _target(one) == "running" and (issues is None or isinstance(outcome, Fail)):
+            issues = []  # of a change that failed its operation tells: the cluster is as it was
         checks = list(facts.checks) if isinstance(facts, ClusterFacts) and facts.checks is not None else None
         if issues is not None or checks is not None:
             changes.append({"cluster": one.claim.id, "issues_": issues, "checks_": checks})
@@ -234,30 +224,6 @@ def return_quota(session: Session, cluster_id: str) -> None:
         needs.append(quotas.Need("clusters", 1))
     session.execute(update(NodeSetRow).where(NodeSetRow.cluster_id == cluster_id).values(unplaced=0))
     session.execute(update(ClusterRow).where(ClusterRow.id == cluster_id).values(charged=False))
-    if needs:
-        quotas.give_back(session, quotas.Chain(row.reseller_id, row.tenant_id, row.project_id), needs)
-
-
-def shrink_to_held(session: Session, cluster_id: str) -> None:
-    """
-    A change that could not be had is forgotten. Nodes that were to be replaced stay, and are charged as before; beyond that the order is
-    what is held, and the quota for the rest is back.
-    """
-    row = session.execute(select(ClusterRow).where(ClusterRow.id == cluster_id).with_for_update()).scalar_one()
-    sets, members = repository.sets_of(session, [cluster_id])[cluster_id], repository.members_of(session, [cluster_id])[cluster_id]
-    for one in sets:
-        mine = [member[0] for member in members if member[0].node_set_id == one.id and member[0].state in {"held", "active"}]
-        short = one.count - sum(1 for member in mine if not member.leaving)
-        back = sorted((member for member in mine if member.leaving), key=lambda member: member.charged)[: max(0, short)]
-        recharged = nodes.keep(session, [member.id for member in back])
-        one.unplaced = max(0, one.unplaced - recharged)
-    session.flush()
-    needs = _unplaced_needs(session, row)
-    session.execute(
-        update(NodeSetRow)
-        .where(NodeSetRow.cluster_id == cluster_id)
-        .values(count=NodeSetRow.count - NodeSetRow.unplaced, unplaced=0)
-    )
     if needs:
         quotas.give_back(session, quotas.Chain(row.reseller_id, row.tenant_id, row.project_id), needs)
 

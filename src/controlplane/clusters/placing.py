@@ -3,7 +3,7 @@ Placement as a decision: all waiting orders, one snapshot of the fleet, one tran
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import ceil
 from typing import Any
 
@@ -323,5 +323,7 @@ def _path(order: Order, last: Outcome) -> Sequence[Outcome]:
     if state == "placing":
         return [last]
     if state == "updating":
+        if isinstance(last, Fail) and not order.row["issues"] and not (order.replaces and order.row["peer_id"]):
+            return [replace(last, to="running")]  # nothing of the change was begun with its members
         return [last if isinstance(last, (Fail, Wait)) else Wait(last.reason if isinstance(last, Advance) else "", POLL_S)]
     return [Wait(last.reason, POLL_S) if isinstance(last, Advance) else last]

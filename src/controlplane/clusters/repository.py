@@ -12,6 +12,7 @@ from sqlalchemy.orm import Session
 
 from controlplane.boots import service as boots
 from controlplane.clusters.models import ClusterRow, NodeSetRow, ProviderUserRow
+from controlplane.clusters.refusals import REFUSED, UNDOING, UNDONE, Refusal
 from controlplane.clusters.states import MANAGED, ClusterSnapshot, MemberSnapshot, Roll, SetSnapshot, SetView
 from controlplane.clusters.takeovers import Takeover
 from controlplane.kit.errors import NotFound
@@ -86,13 +87,20 @@ def members_of(session: Session, cluster_ids: Sequence[str]) -> dict[str, list[A
 BILLED = text("SELECT allocation_id FROM meter_intervals WHERE cluster_id = ANY(:ids)")
 
 
+def billed_of(session: Session, cluster_ids: Sequence[str]) -> set[str]:
+    """
+    Allocations of these clusters that are, or were, billed: they have been in use.
+    """
+    return set(session.execute(BILLED, {"ids": list(cluster_ids)}).scalars())
+
+
 def read_snapshots(session: Session, rows: Sequence[Any], observe_interval_s: float) -> dict[str, ClusterSnapshot]:
     """
     What steps need of these clusters, in four queries.
     """
     ids = [row["id"] for row in rows]
     sets, members = sets_of(session, ids), members_of(session, ids)
-    billed = set(session.execute(BILLED, {"ids": ids}).scalars())
+    billed = billed_of(session, ids)
     providers = nodes.read_providers(session, [peer for row in rows if (peer := peer_of(row)) is not None])
     own = [one[0].id for row in rows if row["peer_id"] is not None for one in members[row["id"]]]
     booted = boots.views_of(session, own)
@@ -152,7 +160,14 @@ def snapshot(
         ahead={} if row["kubernetes"] is None else row["kubernetes"].get("ahead", {}),
         features=features_of(row["kubernetes"], provider),
         takes=_takeover(row),
+        refusal=_refusal(row),
     )
+
+
+def _refusal(row: Any) -> Refusal | None:
+    if row["step"] not in {REFUSED, UNDOING, UNDONE}:
+        return None
+    return Refusal(row["issues"][0]["code"] if row["issues"] else "provider_refused", row["detail"])
 
 
 def _takeover(row: Any) -> Takeover | None:

@@ -7,6 +7,7 @@ from dataclasses import asdict, dataclass, field
 from datetime import datetime
 from typing import Any, Literal
 
+from controlplane.clusters.refusals import Refusal
 from controlplane.clusters.takeovers import Takeover
 from controlplane.kit.states import State, StateTable
 from controlplane.nodes.states import ProviderRef
@@ -257,6 +258,8 @@ class ClusterSnapshot:
     """What jobs may ask of it; None where nobody has said yet."""
     takes: Takeover | None = None
     """What is being taken over, until it runs with us, or let go again: it is not ours to take down. None for others."""
+    refusal: Refusal | None = None
+    """Why the provider turned its change down, while that is undone; None for others."""
 
     @property
     def lacking(self) -> int:
@@ -297,6 +300,8 @@ class ClusterFacts:
     """Who has the release of the upgrade from now on, as far as renewed files are concerned; empty: nobody who had not."""
     versions: Mapping[str, Any] = field(default_factory=dict)
     """What is new in what is kept of a Kubernetes' versions."""
+    undone: bool = False
+    """Whether the provider was seen without the change that it turned down."""
     stopped: bool = False
     """Whether the operation ends as its owner wished: cancelled."""
     health: tuple[tuple[str, str, str], ...] = ()

@@ -409,7 +409,8 @@ class Driver:
             return outcome.to
         if isinstance(outcome, Gone):
             return self.kind.table.gone
-        return self.kind.table.by_name[claim.state].fails_to
+        to = outcome.to if isinstance(outcome, Fail) else ""
+        return to or self.kind.table.by_name[claim.state].fails_to
 
     def _event(self, result: Result, change: RowChange, verb: str) -> Event:
         return Event(

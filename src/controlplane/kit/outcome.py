@@ -41,7 +41,7 @@ class Wait:
 @dataclass(frozen=True, slots=True)
 class Fail:
     """
-    The resource cannot go on; it moves to the failure state its table names for the present one.
+    The resource cannot go on; it moves to `to`, or to the failure state its table names for the present one.
     """
 
     code: str
@@ -52,6 +52,8 @@ class Fail:
     """As in Advance."""
     detail: str = ""
     """For operators only."""
+    to: str = ""
+    """Where it leads when what was asked for failed and the resource is as it was; empty: where the table says."""
 
 
 @dataclass(frozen=True, slots=True)

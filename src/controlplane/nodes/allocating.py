@@ -241,16 +241,23 @@ def mark_leaving(session: Session, allocation_ids: Sequence[str]) -> None:
         session.execute(update(AllocationRow).where(AllocationRow.id.in_(allocation_ids)).values(leaving=True))
 
 
-def keep(session: Session, allocation_ids: Sequence[str]) -> int:
+def keep(session: Session, allocation_ids: Sequence[str]) -> list[str]:
     """
-    The allocations stay in their cluster after all and count against quota; how many of them had given their charge away is returned.
+    The allocations stay in their cluster after all; those of them that have given their charge away are returned.
     """
     if not allocation_ids:
-        return 0
-    kept = AllocationRow.id.in_(allocation_ids)
-    uncharged = session.execute(select(func.count()).where(kept, AllocationRow.charged.is_(False))).scalar_one()
-    session.execute(update(AllocationRow).where(kept).values(leaving=False, charged=True))
-    return int(uncharged)
+        return []
+    kept = update(AllocationRow).where(AllocationRow.id.in_(allocation_ids)).values(leaving=False)
+    rows = session.execute(kept.returning(AllocationRow.id, AllocationRow.charged)).all()
+    return sorted(row.id for row in rows if not row.charged)
+
+
+def recharge(session: Session, allocation_ids: Sequence[str]) -> None:
+    """
+    The allocations count against quota: a charge that was given away, or one newly taken, is theirs.
+    """
+    if allocation_ids:
+        session.execute(update(AllocationRow).where(AllocationRow.id.in_(allocation_ids)).values(charged=True))
 
 
 def transfer_charge(session: Session, allocation_ids: Sequence[str]) -> int:

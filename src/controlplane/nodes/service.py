@@ -29,6 +29,7 @@ from controlplane.nodes.allocating import (
     hold,
     keep,
     mark_leaving,
+    recharge,
     transfer_charge,
 )
 from controlplane.nodes.appointing import appoint, direct, dismiss, note_features
@@ -131,6 +132,7 @@ __all__ = [
     "read_providers",
     "read_seats",
     "recall",
+    "recharge",
     "register_provider",
     "report",
     "reports_of",
