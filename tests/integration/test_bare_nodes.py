@@ -236,6 +236,32 @@ def test_a_machine_that_breaks_on_a_tenants_data_is_replaced_and_wiped(world: Wo
     assert world.rows("SELECT count(*) FROM node_holds WHERE lifted_at IS NULL") == [(1,)]
 
 
+def test_a_machine_that_loses_its_power_while_it_comes_up_is_switched_on(world: World, rack: Rack) -> None:
+    """It has called and is dark by now: the same boot goes on from its disk, no other is made and nothing is held against it."""
+    only_bare(world)
+    rack.settle()
+    order(world, 1)
+    rack.silent = set(rack.ids)
+    query = "SELECT id, node_id FROM boots WHERE purpose = 'deploy' AND state = 'made'"
+    while not (begun := [row for row in world.rows(query) if rack.tools.benches[row.node_id].media]):
+        world.tick() or world.clock.advance(1)
+    (boot,) = begun
+    bench = rack.tools.benches[boot.node_id]
+    while bench.power_ != "on":
+        world.tick() or world.clock.advance(1)
+    told = Report(final=False, stages={"init": ""}, outcomes=(), checks=())
+    world.do(lambda s: reporting.take_report(s, boot.id, boot.id, told))
+    bench.power_ = "off"
+    for _ in range(8):
+        world.tick() or world.clock.advance(16)
+    assert bench.power_ == "on"
+    rack.silent = set()
+    rack.settle()
+    assert world.rows("SELECT state FROM clusters") == [("running",)]
+    assert world.rows("SELECT id FROM boots WHERE purpose = 'deploy'") == [(boot.id,)]
+    assert world.rows("SELECT count(*) FROM node_holds") == [(0,)]
+
+
 @pytest.mark.parametrize(
     "said",
     [

@@ -164,6 +164,20 @@ def test_a_script_that_never_ends_is_ended(host: Host) -> None:
     assert slow["output"].startswith("not over after 0.5 s")
 
 
+def test_scripts_that_lost_their_power_run_again(host: Host) -> None:
+    """cloud-init runs those of an instance once and never looks whether they came to an end; with the next boot they run from the first."""
+    one = Script("one", "echo again >> $BOOT_AGENT_ROOT/one\n")
+    two = Script("two", "[ ! -e $BOOT_AGENT_ROOT/cut ] || exit 0\ntouch $BOOT_AGENT_ROOT/cut\nkill -9 $PPID\n")
+    host.boot(seed(one, two))
+    hook = str(host.root / "var/lib/cloud/scripts/per-boot/00-boot-agent")
+    assert subprocess.run([hook], env=host.environment(), check=False, timeout=60).returncode == -9
+    assert "two" not in host.outcomes()
+    host.run(hook)
+    assert host.outcomes()["two"]["ok"] is True
+    host.run(hook)
+    assert (host.root / "one").read_text("ascii").split() == ["again", "again"]
+
+
 def test_folders_made_for_files_let_everybody_in(host: Host) -> None:
     """Whatever umask the boothook runs under: what stands below must be found by others than root; our own folder is root's alone."""
     host.boot(seed(Script("one", "true\n"), secret_files=(NodeFile("/usr/local/libexec/a/b", "x\n", "0755", ME),)))

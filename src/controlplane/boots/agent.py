@@ -32,7 +32,7 @@ KEPT = ROOT / "var/lib/cloud/data"
 OUTPUTS = HOME / "outputs"
 MEMORY = ROOT / "run/boot-agent"
 CONSOLE = ROOT / "var/log/cloud-init-output.log"
-HOOK = ROOT / "var/lib/cloud/scripts/per-instance/00-boot-agent"
+HOOKS = tuple(ROOT / "var/lib/cloud/scripts" / often / "00-boot-agent" for often in ("per-boot", "per-instance"))
 UNIT = ROOT / "etc/systemd/system/boot-agent.service"
 BASH = "/bin/bash"
 STAGES = ("init-local", "init", "modules-config", "modules-final")
@@ -189,7 +189,8 @@ def install(plan: dict[str, Any]) -> None:
         lay_all(plan["files"])
         write_file(marker, plan["boot_id"].encode(), 0o600)
     agent = str(HOME / "agent.py")
-    write_file(HOOK, f"#!/bin/sh\nexec {sys.executable} {agent} scripts\n".encode(), 0o700)
+    for hook in HOOKS:  # per instance once, also where power was lost on the way; per boot again, and there is nothing left to do
+        write_file(hook, f"#!/bin/sh\nexec {sys.executable} {agent} scripts\n".encode(), 0o700)
     if (ROOT / "run/systemd/system").is_dir():
         unit = (HOME / UNIT.name).read_text(encoding="utf-8")
         write_file(UNIT, unit.replace("{command}", f"{sys.executable} {agent} run").encode(), 0o644)
@@ -203,7 +204,7 @@ def install(plan: dict[str, Any]) -> None:
 def scripts(plan: dict[str, Any]) -> None:
     """
     Files that waited for an owner are laid down and our scripts have run, each to its first failing line, none after a failed one; what
-    came of it is written beside the plan.
+    came of it is written beside the plan. Where they were cut off, they run again from the first one.
     """
     known = read_json(HOME / "scripts.json")
     if known is not None and known["boot_id"] == plan["boot_id"] and known["over"]:

@@ -3,11 +3,13 @@ Switching a machine off and believing it, and starting it from a seed of ours.
 """
 
 from collections.abc import Callable
+from contextlib import suppress
 from typing import Any
 
 from controlplane.kit.outcome import Fail, Outcome, Wait
 from controlplane.nodes.states import Boot
 from controlplane.nodes.steps.metal.sequence import POLL_S, Act, Machine
+from controlplane.providers.errors import ProviderError
 
 FIRST_CALL_S = 600.0
 """How long a machine may take from power-on to its first call, unless the provider's settings know better (`first_call_s`)."""
@@ -17,6 +19,8 @@ CUT_POLL_S = 15.0
 """Between such cuts; controllers were seen to show the old power for 11 s."""
 CUTS = {"dark": "cut", "dark-again": "cut-again", "still": "down"}
 """The act that cuts the power before each look at it."""
+CALLED = frozenset({"fetched", "reporting"})
+"""States of a boot whose machine has called and has not said all yet."""
 REPORT_POLL_S = 15.0
 """Each report wakes the node; this is for reports that never come."""
 
@@ -96,7 +100,8 @@ def report(*, code: str, again: bool, ready: Callable[[Machine, Boot], Outcome])
     """
     An act that waits for the machine's own report and then asks `ready`; `code` names the failure.
 
-    A machine that never calls is cut off and started once more, for an override that was ignored looks like that; then it has failed.
+    A machine that never calls is cut off and started once more, for an override that was ignored looks like that; then it has failed. One
+    that has called and is off by now is switched on as it is: its disk has what it has done, and its agent goes on with it.
     """
 
     def do(machine: Machine) -> Outcome:
@@ -112,9 +117,22 @@ def report(*, code: str, again: bool, ready: Callable[[Machine, Boot], Outcome])
                 return Wait("The machine has not called; it is started once more.", 0.0, step="cut-again")
             how = "from its image" if starts_from_image(machine) else "twice"
             return Fail(f"{code}_silent", f"The machine was started {how} and never called.")
+        if boot.purpose == "deploy" and boot.state in CALLED and _is_off(machine):
+            return Wait(
+                "It lost its power while it came up, and is switched on again.", 0.0, step="light" if again else "light-again"
+            )
         return Wait("Waits for the machine's own report.", REPORT_POLL_S)
 
     return do
+
+
+def _is_off(machine: Machine) -> bool:
+    """
+    Its controller says so; one that does not answer says nothing.
+    """
+    with suppress(ProviderError):
+        return machine.hardware.observe(machine.controller).power == "off"
+    return False
 
 
 def boot_acts(
