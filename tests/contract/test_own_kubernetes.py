@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from controlplane.providers.adapters.kubernetes.adapter import KubernetesAdapter, build
-from controlplane.providers.errors import NotFound, ProviderError, Refused, Unsupported
+from controlplane.providers.errors import NotFound, NotSent, ProviderError, Refused, Unsupported
 from controlplane.providers.registry import AdapterInput
 from controlplane.rendering.kubernetes.inplace import MARK as API_MARK
 from controlplane.rendering.kubernetes.keys import ClusterKeys, new_keys
@@ -120,6 +120,18 @@ def test_only_the_clusters_own_authority_opens_it(door: Door) -> None:
         with pytest.raises(ProviderError):
             one.observe_cluster(CLUSTER)
         one.close()
+
+
+def test_an_api_server_that_is_lost_is_not_the_whole_way_in(door: Door) -> None:
+    """One call fails where a control plane is without power; the next asks another one, and so do kubeconfigs from then on."""
+    told = adapter_config(plain(), CLUSTER, TENANT)
+    config = {**told, "url": "https://127.0.0.1:9", "dedicated": {**told["dedicated"], "others": [door.url]}}
+    own = build(AdapterInput("prv_own", config, keys().secrets(), "contract", lambda: datetime.now(UTC)))
+    with pytest.raises(NotSent):
+        own.observe_cluster(CLUSTER)
+    assert len(states(own)) == len(states(own)) == 3
+    assert door.url in own.issue_kubeconfig(CLUSTER, TENANT, lifetime_s=900).text
+    own.close()
 
 
 def test_a_kubeconfig_brings_the_real_kubectl_in(kit: KubernetesKit, door: Door, tmp_path: Path) -> None:

@@ -36,6 +36,8 @@ class Access:
     """Certificates that sign its own; empty: the system's."""
     server_name: str = ""
     """The name its certificate must have, when it is not the URL's."""
+    others: tuple[str, ...] = ()
+    """Where other servers of the same API are, which have the same name and believe the same credential."""
     token: str = field(default="", repr=False)
     """A bearer token."""
     cert_pem: str = field(default="", repr=False)

@@ -67,11 +67,12 @@ class Expired(Unknown):
 
 class Kube:
     """
-    One API server. Safe to share between threads, built anew after a fork.
+    One API. Safe to share between threads, built anew after a fork. Where it has several servers, one that was not reached is not asked
+    again before the others; the call that found it so has failed, and whoever repeats calls repeats it.
     """
 
     def __init__(self, way: Access, *, timeout_s: float, max_body_bytes: int, page_size: int, most: int | None = None) -> None:
-        self._url = way.url
+        self._urls, self._turn = (way.url, *way.others), 0
         self._timeout_s = timeout_s
         self._max_body_bytes = max_body_bytes
         self._page_size = page_size
@@ -86,6 +87,13 @@ class Kube:
             tls |= {"server_hostname": way.server_name}
         self._api, self._feeds = (_client(way.url, one, tls) for one in (MAX_CONNECTIONS, MAX_FEEDS))
         self.seen_at: datetime | None = None
+
+    @property
+    def url(self) -> str:
+        """
+        The server that is asked now, without a slash at its end.
+        """
+        return self._urls[self._turn % len(self._urls)]
 
     def close(self) -> None:
         """
@@ -171,7 +179,7 @@ class Kube:
         """
         query = {"watch": "true", "allowWatchBookmarks": "true", "timeoutSeconds": str(max(1, round(lasts_s)))}
         query |= {"labelSelector": labels, "resourceVersion": version}
-        what, url = f"watch {path}", f"{self._url}{path}?{urlencode(query)}"
+        what, url = f"watch {path}", f"{self.url}{path}?{urlencode(query)}"
         answer = self._opened(what, self._feeds, ("GET", url, dict(self._headers), None), (CONNECT_S, lasts_s + late_s))
         ends_at = time.monotonic() + lasts_s + late_s
         if answer.status not in _OK:
@@ -227,7 +235,7 @@ class Kube:
         left_s = time_left_s(self._timeout_s)
         ends_at = time.monotonic() + left_s
         headers = self._headers | ({"Content-Type": kind} if kind else {})
-        url = f"{self._url}{path}" + (f"?{urlencode(query)}" if query else "")
+        url = f"{self.url}{path}" + (f"?{urlencode(query)}" if query else "")
         what = f"{method} {path}"
         answer = self._opened(what, self._api, (method, url, headers, body), (min(CONNECT_S, left_s), left_s))
         with _as_unknown(what):
@@ -244,18 +252,17 @@ class Kube:
         The answer's head; its body is still to be read.
         """
         method, url, headers, body = sent
+        turn = self._turn
         try:
-            return api.call_api(method, url, headers, body, None, limits)
-        except (urllib3.exceptions.NewConnectionError, urllib3.exceptions.ConnectTimeoutError) as error:
-            raise NotSent(f"{what}: {type(error).__name__}") from error
+            answer = api.call_api(method, url, headers, body, None, limits)
         except urllib3.exceptions.EmptyPoolError as error:
             raise NotSent(f"{what}: all connections are in use") from error
-        except urllib3.exceptions.MaxRetryError as error:
-            raise _unreachable(what, error) from error
-        except ApiException as error:
-            raise NotSent(f"{what}: {str(error.reason)[:200]}") from error
-        except (urllib3.exceptions.HTTPError, OSError) as error:
-            raise Unknown(f"{what}: {type(error).__name__}") from error
+        except (urllib3.exceptions.HTTPError, OSError, ApiException) as error:
+            self._turn = turn + 1  # threads that fail at one server turn away from it once
+            raise _not_reached(what, error) from error
+        if answer.status >= _ERROR:  # as of a server that has lost its store
+            self._turn = turn + 1
+        return answer
 
     def _body(self, response: urllib3.BaseHTTPResponse, ends_at: float, what: str) -> bytes:
         parts, size, wrong = [], 0, ""
@@ -343,11 +350,16 @@ def _status(raw: bytes) -> tuple[str, str, frozenset[str]]:
         return "", raw[:200].decode(errors="replace"), frozenset()
 
 
-def _unreachable(what: str, error: urllib3.exceptions.MaxRetryError) -> ProviderError:
-    cause = error.reason
-    never = (urllib3.exceptions.NewConnectionError, urllib3.exceptions.ConnectTimeoutError, urllib3.exceptions.SSLError)
-    kind = NotSent if isinstance(cause, never) else Unknown
-    return kind(f"{what}: {type(cause).__name__}")
+def _not_reached(what: str, error: Exception) -> ProviderError:
+    """
+    What is known of a request that got no answer: that it was never sent, or nothing.
+    """
+    if isinstance(error, ApiException):
+        return NotSent(f"{what}: {str(error.reason)[:200]}")
+    cause = error.reason if isinstance(error, urllib3.exceptions.MaxRetryError) else error
+    never: tuple[type[Exception], ...] = (urllib3.exceptions.NewConnectionError, urllib3.exceptions.ConnectTimeoutError)
+    never += (urllib3.exceptions.SSLError,) if cause is not error else ()
+    return (NotSent if isinstance(cause, never) else Unknown)(f"{what}: {type(cause).__name__}")
 
 
 def _tls(way: Access) -> ssl.SSLContext:

@@ -20,20 +20,21 @@ JOB_IMAGE = "docker.io/library/debian:bookworm-slim"
 def adapter_config(plan: KubernetesPlan, cluster_id: str, tenant_id: str) -> dict[str, Any]:
     """
     How the cluster's API is reached from outside of it: the first control plane that stays, by its address, under the name that all of
-    them have.
+    them have; the others where that one is not reached.
     """
     check_plan(plan)
-    lead = min(plan.founders, key=lambda one: (one.standing != "stays", one.name))
+    lead, *others = (f"https://{one.address}:{API_PORT}" for one in sorted(plan.founders, key=lambda one: one.standing != "stays"))
     own = {
         "cluster_id": cluster_id,
         "tenant_id": tenant_id,
         "server_name": plan.api_name,
+        "others": others,
         "drivers": DRIVERS,
         "owners": OWNERS,
         "mark": MARK,
         "api_mark": API_MARK,
     }
-    made: dict[str, Any] = {"url": f"https://{lead.address}:{API_PORT}", "dedicated": own}
+    made: dict[str, Any] = {"url": lead, "dedicated": own}
     if plan.has_gpus:
         made["gpu_runtime_class"] = NVIDIA
     if plan.registry:

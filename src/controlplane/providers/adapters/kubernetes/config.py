@@ -20,6 +20,8 @@ class OwnConfig(BaseModel):
     """Whose."""
     server_name: str
     """The name in its API servers' certificates."""
+    others: list[str] = Field(default_factory=list, max_length=8)
+    """URLs of its other API servers."""
     drivers: str
     """Group of our own certificate."""
     owners: str

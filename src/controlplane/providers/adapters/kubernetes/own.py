@@ -46,7 +46,12 @@ def own_access(config: KubernetesConfig, secrets: Mapping[str, str], now: dateti
     except ValueError:
         raise Permanent("the keys of a dedicated Kubernetes cannot be read", code="provider_config_invalid") from None
     return Access(
-        config.url.rstrip("/"), ca_pem=secrets[CERTIFICATE], server_name=own.server_name, cert_pem=certificate, key_pem=key
+        config.url.rstrip("/"),
+        ca_pem=secrets[CERTIFICATE],
+        server_name=own.server_name,
+        cert_pem=certificate,
+        key_pem=key,
+        others=tuple(own.others),
     )
 
 
@@ -113,7 +118,7 @@ class Own:
 
     def issue(self, cluster_id: str, tenant_id: str, lifetime_s: int) -> Kubeconfig:
         """
-        See `SupportsKubeconfigs.issue_kubeconfig`. Nobody is asked: the certificate is signed here.
+        See `SupportsKubeconfigs.issue_kubeconfig`. Nobody is asked: the certificate is signed here, and names the server that we ask.
         """
         self._check(cluster_id)
         if tenant_id != self._own.tenant_id:
@@ -124,7 +129,7 @@ class Own:
         ends = (now + timedelta(seconds=lifetime_s)).replace(microsecond=0)
         certificate, key = sign_client(self._authority, tenant_id, [self._own.owners], now, ends)
         server = {
-            "server": self._config.tenant_url or self._config.url,
+            "server": self._config.tenant_url or self._kube.url,
             "certificate-authority-data": _base64(self._authority[0]),
             "tls-server-name": self._own.server_name,
         }
