@@ -209,6 +209,24 @@ def test_a_control_plane_leaves_etcd_before_its_node_goes(host: ControlPlane) ->
     assert (host.root / "etcd").read_text("ascii") == members[0]
 
 
+def test_hosts_that_were_lost_while_they_joined_leave_nothing_behind(host: ControlPlane) -> None:
+    """A member keeps another from joining, also one that never started, which bears no name; who has a lost one's address keeps its own."""
+    stand_in(host, "kubectl", ETCD.replace("KUBECTL", str(kubectl())))
+    stand_in(host, "hostname", f"#!/bin/sh\necho {NODES[0]}\n")
+    own = f"1a, started, {NODES[0]}, https://10.20.0.2:2380, https://10.20.0.2:2379, false\n"
+    joins = "2b, unstarted, , https://10.20.0.4:2380, , true\n"
+    lost = f"3c, started, {NODES[3]}, https://10.20.0.8:2380, https://10.20.0.8:2379, false\n"
+    never = "4d, unstarted, , https://10.20.0.9:2380, , true\n"
+    (host.root / "etcd").write_text(f"{own}{joins}{lost}{never}", encoding="ascii")
+    departed = (Host(NODES[3], "10.20.0.8"), Host("gpu-00008", "10.20.0.9"), Host("gpu-00009", "10.20.0.4"), Host(NODES[2], ""))
+    plan = replace(leading("stays", "stays", "stays"), departed=departed[:3])
+    host.follow(plan)
+    assert (host.root / "etcd").read_text("ascii") == f"{own}{joins}"
+    assert host.names() == NODES[:3]
+    host.follow(replace(leading("stays", "stays"), control_planes=plan.control_planes[:1], departed=departed[3:]))
+    assert host.names() == NODES[:2]
+
+
 def test_a_control_plane_that_has_left_does_not_come_back_by_itself(host: ControlPlane) -> None:
     """It stops what would bring it back, and touches nothing else."""
     stand_in(host, "hostname", f"#!/bin/sh\necho {NODES[0]}\n")

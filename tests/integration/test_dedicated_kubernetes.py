@@ -171,6 +171,26 @@ def test_an_order_becomes_a_cluster_when_its_own_api_says_so(world: World, rack:
     gives_a_kubeconfig(world, rack, cluster_id)
 
 
+def test_hosts_that_break_while_they_join_leave_nothing_behind(world: World, rack: KubeRack) -> None:
+    """A control plane and a worker whose scripts fail are replaced, and who is in is told to forget what the two have begun."""
+    order(world, wanted(world, workers=1, leads=3))
+    query = "SELECT a.node_id, s.role, replace(a.instance_id, '_', '-') AS name FROM allocations a JOIN node_sets s ON s.id = a.node_set_id"
+    while len(chosen := world.rows(query)) < 4:
+        world.tick()
+    broken = {row.role: row for row in chosen}
+    rack.broken = {row.node_id for row in broken.values()}
+    rack.settle()
+    assert world.rows("SELECT state FROM clusters") == [("running",)]
+    own = sorted(members(world, "control_plane"))
+    lost = broken["control_plane"].name, broken["worker"].name
+    assert set(lost) & {*own, *members(world, "worker")} == set()
+    told = [line.split() for line in rack.api.files["/etc/controlplane/kubernetes/leads"].splitlines()]
+    assert sorted((one[0], one[1], one[-1]) for one in told) == sorted(
+        [*((one, "stays", "leads") for one in own), (lost[0], "gone", "leads"), (lost[1], "gone", "-")]
+    )
+    assert rack.api.files["/etc/controlplane/kubernetes/founder"] == f"{own[0]}\n"
+
+
 def test_workers_come_and_leave_only_when_empty(world: World, rack: KubeRack) -> None:
     """A new one joins; one that leaves is emptied, forgotten by the API, and only then given back; a dead one is replaced."""
     cluster_id = order(world, wanted(world, 2))

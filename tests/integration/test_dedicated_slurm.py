@@ -105,8 +105,10 @@ class OwnRack(Rack):
             return
         reporting.phone_home(session, row.id, {"instance_id": row.instance})
         query = text("SELECT p.scripts FROM boots b JOIN blueprints p ON p.id = b.blueprint_id WHERE b.id = :id")
+        good = row.node_id not in self.broken
         said = tuple(
-            Outcome(one, ok=True, exit_code=0, line=None, output="") for one in session.execute(query, {"id": row.id}).scalar_one()
+            Outcome(one, ok=good, exit_code=0 if good else 1, line=None, output="")
+            for one in session.execute(query, {"id": row.id}).scalar_one()
         )
         report = Report(final=True, stages=dict.fromkeys(CLOUD_INIT_STAGES, ""), outcomes=said, checks=())
         reporting.take_report(session, row.id, row.id, report)

@@ -3,6 +3,7 @@ A tenant's own Kubernetes: what is fixed when it is ordered, and the files of it
 """
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import replace
 from hashlib import sha256
 from typing import Any
 
@@ -34,6 +35,8 @@ SOMEWHERE = Host("somewhere", "192.0.2.1")
 """Stands for the control planes in keys and scripts, which do not depend on who they are."""
 STANDING: Mapping[Stage, Standing] = {"members": "stays", "drain": "leaves", "final": "gone"}
 """What becomes of workers that leave."""
+MOST_DEPARTED = 8
+"""Hosts that were lost while they joined, and are cleared away behind: what came before the latest of them was cleared away long ago."""
 PARTING: Mapping[Stage, Standing] = {"members": "gone", "drain": "leaves", "final": "gone"}
 """What becomes of control planes that leave: they are gone before the one in their place is chosen."""
 
@@ -172,11 +175,20 @@ def renew(session: Session, row: Any, stage: Stage, drain: Sequence[str] = ()) -
         tuple(_worker(one, _standing(one, STANDING[stage], drain)) for one in seats if roles[one.node_set_id] == "worker"),
         tuple(Ahead(host_name(one.instance_id), facts["install"]["version"], ahead[one.id]) for one in seats if one.id in ahead),
     )
+    plan = replace(plan, founded=row["running_at"] is not None, departed=_departed(session, row["id"], roles))
     for one in sets:
         files = control_plane_files(plan) if one.role == CONTROL_PLANE else worker_files(plan, one.instance_type)
         if one.blueprint_id is not None:
             boots.rewrite_files(session, one.blueprint_id, tuple(_file(file) for file in files))
     nodes.direct(session, row["peer_id"], adapter_config(plan, row["id"], row["tenant_id"]))
+
+
+def _departed(session: Session, cluster_id: str, roles: Mapping[str, str]) -> tuple[Host, ...]:
+    lost = nodes.read_lost(session, cluster_id, MOST_DEPARTED)
+    return tuple(
+        Host(host_name(one.instance_id), (one.address or "") if roles[one.node_set_id] == CONTROL_PLANE else "", "gone")
+        for one in reversed(lost)
+    )
 
 
 def _standing(seat: Any, parting: Standing, drain: Sequence[str]) -> Standing:

@@ -270,6 +270,23 @@ def read_seats(session: Session, cluster_id: str) -> Sequence[Row[Any]]:
     return session.execute(SEATS, {"cluster": cluster_id}).all()
 
 
+LOST = text(
+    """
+    SELECT a.instance_id, a.node_set_id, n.address FROM allocations a JOIN nodes n ON n.id = a.node_id
+    WHERE a.cluster_id = :cluster AND a.state NOT IN ('held', 'active') AND a.end_reason = 'deploy_failed'
+    ORDER BY a.id DESC LIMIT :most
+    """
+)
+
+
+def read_lost(session: Session, cluster_id: str, most: int) -> Sequence[Row[Any]]:
+    """
+    The latest machines that were given to a cluster and never became its own, as (instance_id, node_set_id, address), latest first. What
+    they have begun may be found in the product.
+    """
+    return session.execute(LOST, {"cluster": cluster_id, "most": most}).all()
+
+
 IS_FREE = f"""
     n.state = 'available' AND n.health IN ('ok', 'info') AND n.attention = '' AND p.capabilities ? 'products'
     AND ({qualification.REFUSAL}) IS NULL AND NOT EXISTS (

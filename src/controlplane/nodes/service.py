@@ -67,7 +67,15 @@ from controlplane.nodes.reporting import (
     reports_of,
     take_undelivered,
 )
-from controlplane.nodes.repository import allocations_of, installs_images, read_fleet, read_pools, read_providers, read_seats
+from controlplane.nodes.repository import (
+    allocations_of,
+    installs_images,
+    read_fleet,
+    read_lost,
+    read_pools,
+    read_providers,
+    read_seats,
+)
 from controlplane.nodes.rotating import make_due
 from controlplane.nodes.states import NODE_STATES, ProviderRef
 
@@ -128,6 +136,7 @@ __all__ = [
     "part",
     "put_sick_aside",
     "read_fleet",
+    "read_lost",
     "read_pools",
     "read_providers",
     "read_seats",

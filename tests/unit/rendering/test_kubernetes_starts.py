@@ -25,7 +25,13 @@ case "$name $*" in
   hostname*) cat "$ROOT/name" ;;
   *--kubeconfig=/dev/null*) [ -e "$ROOT/peer" ] ;;
   "kubeadm init"*) cp "$3" "$ROOT/given"; rm "$ROOT/fails" 2>/dev/null && exit 1; exit 0 ;;
-  "kubeadm join"*) rm "$ROOT/fails" 2>/dev/null && exit 1; exit 0 ;;
+  "kubeadm join"*)
+    case "$* $(cat "$ROOT/etc/kubernetes/kubelet.conf" 2>/dev/null)" in
+      *--skip-phases=kubelet-start*) ;;
+      *ready) echo "a Node with this name and status Ready already exists" >&2; exit 1 ;;
+    esac
+    rm "$ROOT/fails" 2>/dev/null && exit 1; exit 0 ;;
+  sleep*) [ ! -e "$ROOT/meanwhile" ] || . "$ROOT/meanwhile" ;;
   "systemctl is-active"*) [ ! -e "$ROOT/dead" ] ;;
   journalctl*) cat "$ROOT/dead" ;;
 esac
@@ -57,7 +63,7 @@ class Host:
 
     def moved(self, text: str) -> str:
         """The text with paths below the folder."""
-        for folder in ("/etc/controlplane", "/etc/rancher", "/usr/local/lib/controlplane"):
+        for folder in ("/etc/controlplane", "/etc/rancher", "/usr/local/lib/controlplane", "/etc/kubernetes/kubelet.conf"):
             text = text.replace(folder, f"{self.root}{folder}")
         return text
 
@@ -104,7 +110,7 @@ def test_whoever_does_not_found_waits_and_joins(tmp_path: Path) -> None:
     host = control_plane(tmp_path, three(), "ins-c2")
     done = host.start()
     assert done.returncode == 1
-    assert "the control plane that founds the cluster is not ready" in done.stderr
+    assert "another control plane of the cluster is not ready" in done.stderr
     assert not host.calls("kubeadm")
     (tmp_path / "peer").touch()
     assert host.start().returncode == 0
@@ -117,6 +123,52 @@ def test_a_founder_that_comes_back_empty_joins_what_is_there(tmp_path: Path) -> 
     (tmp_path / "peer").touch()
     assert host.start().returncode == 0
     assert host.calls("kubeadm") == [JOIN]
+
+
+def test_who_waits_founds_when_it_has_to(tmp_path: Path) -> None:
+    """The first one was lost and the list names this one by now: nobody waits for somebody who waits."""
+    host = control_plane(tmp_path, three(), "ins-c2")
+    founder = host.path("/etc/controlplane/kubernetes/founder")
+    (tmp_path / "meanwhile").write_text(f"echo ins-c2 > {founder}\n", encoding="ascii")
+    assert host.start(tries=3).returncode == 0
+    assert host.calls("kubeadm") == [INIT]
+
+
+@pytest.mark.parametrize("plan", [three(), replace(light(), control_planes=three().control_planes)])
+def test_a_cluster_that_was_in_use_is_never_founded_again(tmp_path: Path, plan: KubernetesPlan) -> None:
+    """An empty disk whose others do not answer just now waits for them and says so, whatever its name; a single one has no others."""
+    host = control_plane(tmp_path, replace(plan, founded=True))
+    done = host.start()
+    assert (done.returncode, done.stderr.splitlines()[-1]) == (1, "another control plane of the cluster is not ready")
+    assert (host.calls("kubeadm"), host.calls("systemctl start")) == ([], [])
+    alone = replace(plan, founded=True, control_planes=plan.control_planes[:1])
+    (tmp_path / "alone").mkdir()
+    assert control_plane(tmp_path / "alone", alone).start().returncode == 0
+
+
+def test_who_has_begun_to_found_goes_on_with_it(tmp_path: Path) -> None:
+    """Power was lost in the middle, and another one that joined answers by now: what comes last in founding is still to be done."""
+    host = control_plane(tmp_path, three())
+    (tmp_path / "fails").touch()
+    assert host.start().returncode == 1
+    (tmp_path / "peer").touch()
+    assert host.start().returncode == 0
+    assert host.calls("kubeadm") == [f"{INIT} --ignore-preflight-errors=all"]
+
+
+@pytest.mark.parametrize("leads", [True, False])
+def test_a_join_that_was_cut_off_behind_its_kubelet_goes_on(tmp_path: Path, *, leads: bool) -> None:
+    """After a loss of power the kubelet has made the Node ready before the script is back, and kubeadm would start no other one."""
+    worker = Host(tmp_path, worker_bundle(plain(), keys(), HGX.name), "ins-w1") if not leads else None
+    host = worker or control_plane(tmp_path, three(), "ins-c2")
+    (tmp_path / "peer").touch()
+    (tmp_path / "fails").touch()
+    kubelet = host.path("/etc/kubernetes/kubelet.conf")
+    kubelet.parent.mkdir(parents=True, exist_ok=True)
+    (tmp_path / "meanwhile").write_text(f"echo ready > {kubelet}\n", encoding="ascii")
+    assert host.start(tries=30).returncode == 0
+    first, second = host.calls("kubeadm")
+    assert second == f"{first} --ignore-preflight-errors=all --skip-phases=kubelet-start"
 
 
 def test_a_start_that_was_cut_off_goes_on(tmp_path: Path) -> None:

@@ -148,10 +148,15 @@ def test_between_two_control_planes_there_is_one_fewer_or_one_more() -> None:
     for wrong in ((second, third), (first, second, third, fresh)):
         with pytest.raises(BadPlan):
             check_plan(replace(three(), control_planes=wrong))
-    listed = next(
-        one for one in member_files(replace(three(), control_planes=(gone, second, third))) if one.path.endswith("/leads")
-    )
-    assert listed.content.splitlines()[0] == "ins-c1 gone - - - - leads"
+    lost = (Host("ins-c9", "10.20.0.3"), Host("ins-w9", ""))
+    plan = replace(three(), control_planes=(gone, second, third), departed=lost)
+    check_plan(plan)
+    listed = next(one for one in member_files(plan) if one.path.endswith("/leads")).content.splitlines()
+    assert [one for one in listed if " gone " in one] == [
+        "ins-c1 gone 10.20.0.2 - - - leads",
+        "ins-c9 gone 10.20.0.3 - - - leads",
+        "ins-w9 gone - - - -",
+    ]
 
 
 @pytest.mark.parametrize(("agreed", "verb"), [("1.36.2", "kubeadm upgrade apply v1.37.0"), ("1.37.0", "kubeadm upgrade node")])

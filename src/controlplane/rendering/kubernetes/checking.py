@@ -102,7 +102,11 @@ def _check_hosts(plan: KubernetesPlan, found: Findings) -> None:
     for part, name, address in hosts:
         _word(found, _HOST, name, f"{part}.name", "a host name of lower-case letters, digits and inner hyphens")
         found.address(address, f"{part}.address")
-    found.unique([name for _, name, _ in hosts], "hosts.name")
+    for lost in plan.departed:  # another host may have such an address by now
+        _word(found, _HOST, lost.name, "departed.name", "a host name of lower-case letters, digits and inner hyphens")
+        if lost.address:
+            found.address(lost.address, "departed.address")
+    found.unique([*(name for _, name, _ in hosts), *(one.name for one in plan.departed)], "hosts.name")
     found.unique([address for _, _, address in hosts], "hosts.address")
     shapes = {one.name for one in plan.shapes}
     for one in plan.workers:

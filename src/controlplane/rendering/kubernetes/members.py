@@ -32,10 +32,20 @@ def member_files(plan: KubernetesPlan) -> tuple[RenderedFile, ...]:
     start = f"systemctl start --no-block {UNIT}.service"
     return (
         text_file(layout.MEMBERS, map(_line, plan.ordered), on_change=start),
-        text_file(layout.LEADS, (f"{one.name} {one.standing} - - - - leads" for one in plan.leads), on_change=start),
+        text_file(layout.LEADS, _leads(plan), on_change=start),
         text_file(layout.FOLLOW, ["#!/bin/sh", *_program(plan)], mode=0o755),
         text_file(f"/etc/systemd/system/{UNIT}.service", _SERVICE, on_change="systemctl daemon-reload"),
         text_file(f"/etc/systemd/system/{UNIT}.timer", _TIMER, on_change="systemctl daemon-reload"),
+    )
+
+
+def _leads(plan: KubernetesPlan) -> Iterator[str]:
+    """
+    A place is of no use there; where one was that is gone may be: a member of etcd that never started has no name.
+    """
+    yield from (f"{one.name} {one.standing} {one.address if one.standing == 'gone' else '-'} - - - leads" for one in plan.leads)
+    yield from (
+        f"{one.name} gone {one.address} - - - leads" if one.address else f"{one.name} gone - - - -" for one in plan.departed
     )
 
 
@@ -60,7 +70,7 @@ def _program(plan: KubernetesPlan) -> Iterator[str]:
     yield "failed=0"
     yield f"listed=$(cat {layout.MEMBERS} {layout.LEADS})"
     yield f"while read -r name standing {' '.join(PLACES)} role; do"
-    yield '  case "$standing $role" in "gone leads") part "$name" || { failed=1; continue; } ;; esac'
+    yield '  case "$standing $role" in "gone leads") part "$name" "$block" || { failed=1; continue; } ;; esac'
     yield "  # shellcheck disable=SC2016 # the template is kubectl's"
     yield (
         '  mark=$(kubectl get node "$name" --ignore-not-found'
@@ -117,9 +127,12 @@ _PART = {
         '  kubectl exec --namespace kube-system "etcd-$(hostname)" -- etcdctl --endpoints=https://127.0.0.1:2379 \\',
         f'    --cacert={_PKI}/ca.crt --cert={_PKI}/server.crt --key={_PKI}/server.key "$@"',
         "}",
-        "part() { # part NAME: etcd has no member of this name; it refuses what would cost its quorum",
+        "part() { # part NAME ADDRESS: etcd has no member of this name; it refuses what would cost its quorum",
         "  members=$(etcdctl member list) || return 1",
         '  id=$(printf \'%s\\n\' "$members" | sed -n "s/^\\([0-9a-f]*\\), [a-z]*, $1, .*/\\1/p")',
+        f'  if [ -z "$id" ] && ! grep -q " $2\\$" {layout.CONTROL_PLANES}; then # nor one that never started, where nobody is by now',
+        '    id=$(printf \'%s\\n\' "$members" | sed -n "s|^\\([0-9a-f]*\\), unstarted, , https://$2:2380, .*|\\1|p")',
+        "  fi",
         '  [ -z "$id" ] || etcdctl member remove "$id" >/dev/null',
         "}",
     ),

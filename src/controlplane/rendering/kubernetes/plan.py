@@ -178,6 +178,11 @@ class KubernetesPlan:
     """How hosts get another version than their image has; none: they do not."""
     ahead: tuple[Ahead, ...] = ()
     """Hosts with a later version than `version`, while an upgrade is not complete."""
+    founded: bool = False
+    """Whether the cluster was in use once: then a control plane that finds no other one answering waits, and never founds."""
+    departed: tuple[Host, ...] = ()
+    """Hosts that were lost before they were known to be in: nothing stays of what they left in the API and, control planes, in etcd; those
+    have an address here, workers none."""
 
     @property
     def minor(self) -> int:
@@ -197,9 +202,16 @@ class KubernetesPlan:
     @cached_property
     def founders(self) -> tuple[Host, ...]:
         """
-        The control planes by name, without those that are gone: the first founds the cluster.
+        The control planes by name, without those that are gone.
         """
         return tuple(one for one in self.leads if one.standing != "gone")
+
+    @property
+    def founder(self) -> str:
+        """
+        Which control plane founds the cluster; `-` where none may. One that is alone has nobody to join.
+        """
+        return "-" if self.founded and len(self.founders) > 1 else self.founders[0].name
 
     @cached_property
     def leads(self) -> tuple[Host, ...]:

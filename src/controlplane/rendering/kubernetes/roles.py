@@ -59,6 +59,7 @@ def control_plane_files(plan: KubernetesPlan) -> tuple[RenderedFile, ...]:
     check_plan(plan)
     files: list[RenderedFile] = [*member_files(plan), *addon_files(plan), *_common(plan, "control_plane")]
     files.append(text_file(layout.CONTROL_PLANES, [f"{one.name} {one.address}" for one in plan.founders]))
+    files.append(text_file(layout.FOUNDER, [plan.founder]))
     if plan.distribution == "k3s":
         files += [k3s.server_config(plan), k3s.unit_file("control_plane")]
     else:

@@ -17,6 +17,8 @@ TRIES = 600
 PRELUDE = prelude(TRIES)
 STRANGER = "--kubeconfig=/dev/null --username=nobody --password=none"
 """How kubectl asks as nobody: without any name it asks its own input for one and fails. API servers do not look at names of this kind."""
+ANOTHER = "another control plane of the cluster"
+"""What a start script waits for that may not found."""
 TOLD = 10
 """Lines of a unit's journal that a start script tells when the unit does not come up."""
 
@@ -25,7 +27,7 @@ def control_plane_script(plan: KubernetesPlan) -> Script:
     """
     Founds the cluster, or joins the one that is there; the same on every control plane.
     """
-    body = _founding_kubeadm() if plan.distribution == "kubeadm" else _founding_k3s(plan)
+    body = _founding_kubeadm(plan) if plan.distribution == "kubeadm" else _founding_k3s(plan)
     charts = ["need helm"] if plan.addons.charts else []
     lines = [*charts, *_kernel(plan), *_peers(plan), *body, f"wait_for 'the API' {layout.kubectl(plan)} get --raw /readyz"]
     lines += [f"{layout.APPLY} || {{ sleep 5; {layout.APPLY}; }} # the API may have just begun"]
@@ -41,21 +43,22 @@ def worker_script(plan: KubernetesPlan) -> Script:
     return _script(plan, "start-worker", [*_kernel(plan), *body])
 
 
-def _founding_kubeadm() -> Iterator[str]:
+def _founding_kubeadm(plan: KubernetesPlan) -> Iterator[str]:
     yield f"{layout.FOLLOW_VERSION} first"
     yield "need kubeadm kubelet kubectl containerd"
     yield from _services()
+    yield from _entering(plan)
     yield f"if [ ! -e {layout.STAMP} ]; then"
     yield from _again()
-    yield "  if peer_answers; then"
-    yield f"    kubeadm join --config {layout.JOIN_CONTROL_PLANE} $again"
-    yield '  elif [ "$(hostname)" = "$founder" ]; then'
+    yield f"  way=found # who has begun to found goes on with it, whoever answers by now: {layout.STAMP}.founds"
+    yield f"  [ -e {layout.STAMP}.founds ] || wait_for '{ANOTHER}' way_in"
+    yield '  if [ "$way" = join ]; then'
+    yield f"    enter {layout.JOIN_CONTROL_PLANE}"
+    yield "  else"
+    yield f"    touch {layout.STAMP}.founds"
     yield f"    (umask 077 && {{ cat {layout.INIT}; echo ---; cat {layout.CLUSTER}; }} > {layout.OURS}/found.yaml)"
     yield f"    kubeadm init --config {layout.OURS}/found.yaml $again"
     yield f"    rm -f {layout.OURS}/found.yaml"
-    yield "  else"
-    yield "    wait_for 'the control plane that founds the cluster' peer_answers"
-    yield f"    kubeadm join --config {layout.JOIN_CONTROL_PLANE} $again"
     yield "  fi"
     yield f"  touch {layout.STAMP}"
     yield "fi"
@@ -65,17 +68,28 @@ def _joining_kubeadm(plan: KubernetesPlan) -> Iterator[str]:
     yield f"{layout.FOLLOW_VERSION} first"
     yield "need kubeadm kubelet containerd"
     yield from _services()
+    yield from _entering(plan)
     yield f"if [ ! -e {layout.STAMP} ]; then"
     yield from _again()
-    yield "  tries=0"
-    yield f"  until kubeadm join --config {layout.JOIN} $again; do"
+    yield f"  enter {layout.JOIN}"
+    yield f"  touch {layout.STAMP}"
+    yield "fi"
+
+
+def _entering(plan: KubernetesPlan) -> Iterator[str]:
+    yield "enter() { # enter DOCUMENT: this host is in the cluster; each try goes on where the one before it ended"
+    yield "  tries=0 begun="
+    yield "  until"
+    yield "    # a kubelet with a certificate makes its Node ready, and kubeadm starts none beside that, whatever it is to ignore"
+    yield f"    [ ! -e {layout.KUBELET} ] || begun=--skip-phases=kubelet-start"
+    yield '    kubeadm join --config "$1" $again $begun'
+    yield "  do"
     yield "    tries=$((tries + 1))"
     yield f"    [ $((tries * 10)) -lt \"$TRIES\" ] || {{ echo '{plan.api_name} does not take this host' >&2; exit 1; }}"
     yield "    again=--ignore-preflight-errors=all"
     yield "    sleep 10"
     yield "  done"
-    yield f"  touch {layout.STAMP}"
-    yield "fi"
+    yield "}"
 
 
 def _again() -> Iterator[str]:
@@ -97,12 +111,11 @@ def _founding_k3s(plan: KubernetesPlan) -> Iterator[str]:
     yield "need k3s"
     yield f"install -d -m 0700 {layout.K3S_ROLE.rsplit('/', 1)[0]}"
     yield f"if [ ! -e {layout.STAMP} ]; then"
-    yield '  if ! peer_answers && [ "$(hostname)" = "$founder" ]; then'
-    yield f"    printf 'cluster-init: true\\n' > {layout.K3S_ROLE}"
-    yield "  else"
-    yield "    wait_for 'the control plane that founds the cluster' peer_answers"
-    yield f"    printf 'server: {layout.api_url(plan)}\\n' > {layout.K3S_ROLE}"
-    yield "  fi"
+    yield f"  wait_for '{ANOTHER}' way_in"
+    yield '  case "$way" in'
+    yield f"    found) printf 'cluster-init: true\\n' > {layout.K3S_ROLE} ;;"
+    yield f"    join) printf 'server: {layout.api_url(plan)}\\n' > {layout.K3S_ROLE} ;;"
+    yield "  esac"
     yield "fi"
     yield from _start_k3s("control_plane")
 
@@ -136,7 +149,6 @@ def _kernel(plan: KubernetesPlan) -> Iterator[str]:
 def _peers(plan: KubernetesPlan) -> Iterator[str]:
     program = "kubectl" if plan.distribution == "kubeadm" else "k3s kubectl"
     path = "/readyz" if plan.distribution == "kubeadm" else "/cacerts"  # k3s tells nothing else to strangers
-    yield f"founder=$(sed -n '1s/ .*//p' {layout.CONTROL_PLANES})"
     yield "peer_answers() { # peer_answers: another control plane of the cluster does"
     yield "  while read -r name address; do"
     yield '    [ "$name" != "$(hostname)" ] || continue'
@@ -145,6 +157,12 @@ def _peers(plan: KubernetesPlan) -> Iterator[str]:
     yield f"      --request-timeout=5s get --raw {path} </dev/null >/dev/null 2>&1 && return 0"
     yield f"  done < {layout.CONTROL_PLANES}"
     yield "  return 1"
+    yield "}"
+    yield "way_in() { # way_in: how this host comes into the cluster is known; read anew each time, as another may have to found it by now"
+    yield "  way='join'"
+    yield "  ! peer_answers || return 0"
+    yield "  way=found"
+    yield f'  [ "$(cat {layout.FOUNDER})" = "$(hostname)" ]'
     yield "}"
 
 
