@@ -1,6 +1,6 @@
 """
-Hosts whose image has stand-ins for kubeadm, a kubelet, containerd and k3s, the real kubectl, and what keeps the objects of the one cluster
-that they make: the Kubernetes kit's emulator, at the hosts' gateway.
+Hosts whose image has stand-ins for kubeadm, a kubelet, etcd, containerd and k3s, the real kubectl, and what keeps the objects of the one
+cluster that they make: the Kubernetes kit's emulator, at the hosts' gateway.
 """
 
 from __future__ import annotations
@@ -31,6 +31,7 @@ PROGRAMS = {
     "usr/bin/kubeadm": "kubeadm",
     "usr/bin/kubelet": "kubelet",
     "usr/bin/kube-apiserver": "api_server",
+    "usr/bin/etcd": "etcd",
     "usr/bin/containerd": "containerd",
     "usr/local/bin/k3s": "k3s",
 }

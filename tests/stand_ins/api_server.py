@@ -18,12 +18,14 @@ import sys
 import threading
 from collections.abc import Callable
 from contextlib import suppress
+from datetime import UTC, datetime
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 from urllib.parse import parse_qs, urlsplit
 
 from tests.stand_ins import certificates
+from tests.stand_ins.etcdctl import Etcd, execute
 from tests.stand_ins.machine import Answer, Api, store
 
 TOKEN = re.compile(r"Bearer ([a-z0-9]{6})\.([a-z0-9]{16})")
@@ -37,6 +39,10 @@ MASTERS = "system:masters"
 NOT_ITS_OWN = re.compile(r"(node-role|node-restriction)\.kubernetes\.io/")
 SIGNER = "kubernetes.io/kube-apiserver-client-kubelet"
 APPROVED_GROUP = "system:bootstrappers:kubeadm:default-node-token"
+ADMINS = "kubeadm:cluster-admins"
+EXEC = re.compile(r"/api/v1/namespaces/kube-system/pods/etcd-([^/]+)/exec")
+GRACE_S = 50.0
+"""How long a Node may be silent. Source: kube-controller-manager, --node-monitor-grace-period."""
 Caller = tuple[str, list[str]]
 
 
@@ -76,8 +82,10 @@ class Server(ThreadingHTTPServer):
         at: tuple[str, int] = ("0.0.0.0", 6443),
         kept: Callable[[], Api] = store,
         says: str = "",
+        etcd: Etcd | None = None,
     ) -> None:
         super().__init__(at, Handler)
+        self.etcd = etcd  # none: a k3s, whose own is not played
         self.says = says  # the version that it is of; the store's own where there is none
         self.kept = kept
         self.tls = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
@@ -105,6 +113,7 @@ class Server(ThreadingHTTPServer):
             self.changed.clear()
             with suppress(Answer, OSError):
                 place_daemons(self.kept())
+                call_silent(self.kept())
 
 
 def place_daemons(kept: Api) -> None:
@@ -128,6 +137,20 @@ def place_daemons(kept: Api) -> None:
             made = {"name": name, "labels": template["metadata"]["labels"], "ownerReferences": [owner]}
             body = {"apiVersion": "v1", "kind": "Pod", "metadata": made, "spec": {**template["spec"], "nodeName": node}}
             kept.ask("POST", f"/api/v1/namespaces/{meta['namespace']}/pods", body)
+
+
+def call_silent(kept: Api) -> None:
+    """
+    Of a Node that has given no sign of life for so long nobody knows whether it is ready; one that never gave any is left alone.
+    """
+    now = datetime.now(UTC)
+    for one in kept.ask("GET", "/api/v1/nodes")["items"]:
+        conditions = one["status"].get("conditions") or []
+        seen = [datetime.fromisoformat(each["lastHeartbeatTime"]) for each in conditions if each.get("lastHeartbeatTime")]
+        if seen and (now - max(seen)).total_seconds() > GRACE_S and any(each["status"] != "Unknown" for each in conditions):
+            words = {"status": "Unknown", "reason": "NodeStatusUnknown", "message": "Kubelet stopped posting node status."}
+            status = {"status": {"conditions": [{**each, **words} for each in conditions]}}
+            kept.ask("PATCH", f"/api/v1/nodes/{one['metadata']['name']}/status", status, "application/merge-patch+json")
 
 
 class Handler(BaseHTTPRequestHandler):
@@ -203,6 +226,8 @@ class Handler(BaseHTTPRequestHandler):
     def _pass(self, caller: Caller) -> None:
         user, groups = caller
         where = urlsplit(self.path)
+        if self.server.etcd is not None and not self.server.etcd.healthy:
+            raise Refused(500, "InternalError", "etcdserver: request timed out")
         if self.server.says and (self.command, where.path) == ("GET", "/version"):
             self.answer(200, json.dumps(told_version(self.server.says)).encode())
             return
@@ -212,6 +237,12 @@ class Handler(BaseHTTPRequestHandler):
         if "system:nodes" in groups and user.startswith("system:node:"):
             self._check_node(user.removeprefix("system:node:"), where.path, parse_qs(where.query))
             groups = [MASTERS]
+        executing = EXEC.fullmatch(where.path)
+        if executing and self.server.etcd is not None:
+            if not {MASTERS, ADMINS} & set(groups):
+                raise Refused(403, "Forbidden", f'User "{user}" cannot create resource "pods/exec"')
+            execute(self, executing[1], parse_qs(where.query)["command"], self.server.etcd)
+            return
         given = self.given
         asks_for_certificate = self.command == "POST" and where.path == REQUESTS
         if asks_for_certificate:
@@ -235,6 +266,10 @@ class Handler(BaseHTTPRequestHandler):
         labels = (body.get("metadata") or {}).get("labels") or {}
         own = re.fullmatch(rf"/api/v1/nodes/{re.escape(name)}(/status)?", path)
         makes_itself = self.command == "POST" and path == "/api/v1/nodes" and body["metadata"]["name"] == name
+        spec, meta = body.get("spec") or {}, body.get("metadata") or {}
+        mirrors = self.command == "POST" and path.endswith("/pods") and spec.get("nodeName") == name
+        mirrors = mirrors and "kubernetes.io/config.mirror" in (meta.get("annotations") or {})
+        own = own or mirrors or (self.command == "GET" and path.startswith("/api/v1/namespaces/kube-system/pods/"))
         reads = self.command == "GET" and (
             (path == "/api/v1/pods" and query.get("fieldSelector") == [f"spec.nodeName={name}"])
             or re.fullmatch(r"/api/v1/namespaces/[^/]+/configmaps/[^/]+", path)
@@ -273,12 +308,23 @@ def main(arguments: list[str]) -> None:
     With the flags of a kube-apiserver that matter here.
     """
     flags = argparse.ArgumentParser()
-    for name in ("tls-cert-file", "tls-private-key-file", "client-ca-file"):
+    for name in (
+        "tls-cert-file",
+        "tls-private-key-file",
+        "client-ca-file",
+        "etcd-servers",
+        "etcd-cafile",
+        "etcd-certfile",
+        "etcd-keyfile",
+    ):
         flags.add_argument(f"--{name}", required=True)
     told, _ = flags.parse_known_args(arguments)
     key = str(Path(told.client_ca_file).with_suffix(".key"))
     pair = (told.tls_cert_file, told.tls_private_key_file)
-    Server(pair, (told.client_ca_file, key), says=os.environ[IMAGE_TAG]).serve_forever()
+    etcd = Etcd(told.etcd_servers, told.etcd_cafile, told.etcd_certfile, told.etcd_keyfile)
+    etcd.wait()  # a real one ends and is started again until it reaches its member
+    threading.Thread(target=etcd.look, daemon=True).start()
+    Server(pair, (told.client_ca_file, key), says=os.environ[IMAGE_TAG], etcd=etcd).serve_forever()
 
 
 def answers(port: int) -> bool:

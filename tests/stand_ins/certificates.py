@@ -59,9 +59,10 @@ def request(key: str, user: str, groups: Sequence[str]) -> str:
 
 def sign(asked: str, authority: tuple[str, str], *, client: bool, names: Sequence[str] = ()) -> str:
     """
-    The request's certificate, for servers with these names (`DNS:...`, `IP:...`) or for clients; the authority is two paths.
+    The request's certificate, for servers with these names (`DNS:...`, `IP:...`), for clients, or for both; the authority is two paths.
     """
-    lines = ["basicConstraints=critical,CA:FALSE", f"extendedKeyUsage={'clientAuth' if client else 'serverAuth'}"]
+    usages = [*(["serverAuth"] if names or not client else []), *(["clientAuth"] if client else [])]
+    lines = ["basicConstraints=critical,CA:FALSE", f"extendedKeyUsage={','.join(usages)}"]
     if names:
         lines.append(f"subjectAltName={','.join(names)}")
     with tempfile.NamedTemporaryFile("w", suffix=".ext") as extensions:
@@ -81,9 +82,12 @@ def subject(asked: str) -> tuple[str, list[str]]:
     return next((value for name, value in pairs if name == "CN"), ""), [value for name, value in pairs if name == "O"]
 
 
-def made(path: str, authority: tuple[str, str], user: str, groups: Sequence[str] = (), names: Sequence[str] = ()) -> None:
+def made(
+    path: str, authority: tuple[str, str], user: str, groups: Sequence[str] = (), names: Sequence[str] = (), *, peer: bool = False
+) -> None:
     """
-    `path`.crt and `path`.key are there: of a server where there are names, else of a client.
+    `path`.crt and `path`.key are there: of a server where there are names, else of a client; a peer is both.
     """
     if not Path(f"{path}.crt").exists():
-        put(f"{path}.crt", sign(request(f"{path}.key", user, groups), authority, client=not names, names=names), 0o644)
+        asked = request(f"{path}.key", user, groups)
+        put(f"{path}.crt", sign(asked, authority, client=peer or not names, names=names), 0o644)

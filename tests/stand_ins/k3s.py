@@ -28,7 +28,7 @@ from tests.stand_ins import certificates
 from tests.stand_ins.api_server import ANYBODY, Refused, Server, answers
 from tests.stand_ins.kubeadm import RBAC, _bound, _put
 from tests.stand_ins.kubelet import Kubelet
-from tests.stand_ins.machine import Answer, Api, fail, hostname, put, ready, route, store, trusting, version
+from tests.stand_ins.machine import Answer, Api, be_held_up, fail, hostname, put, ready, route, store, trusting, version
 from tests.unit.rendering.kubernetes_types import AGENT, SERVER, misfits
 
 CONFIG = Path("/etc/rancher/k3s/config.yaml")
@@ -96,6 +96,7 @@ def serve(told: dict[str, Any]) -> None:
     agents = token(told["agent-token-file"])
     if "server" in told:
         meet(told["server"], found[1], found[3])
+        be_held_up()
     names = ["DNS:kubernetes", "DNS:kubernetes.default.svc", f"DNS:{hostname()}", f"IP:{IPv4Network(told['service-cidr'])[1]}"]
     names += ["DNS:localhost", "IP:127.0.0.1", f"IP:{route()[1]}"]
     names += [f"IP:{one}" if re.fullmatch(r"[\d.]+", one) else f"DNS:{one}" for one in told["tls-san"]]

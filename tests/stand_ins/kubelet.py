@@ -15,6 +15,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Mapping
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -25,7 +26,10 @@ from tests.stand_ins.api_server import IMAGE_TAG, REQUESTS, SIGNER
 from tests.stand_ins.machine import Answer, Api, fail, hostname, minor, put, route, trusting, version
 from tests.unit.rendering.kubernetes_types import DOCUMENTS, misfits
 
-MANIFEST = Path("/etc/kubernetes/manifests/kube-apiserver.yaml")
+MANIFESTS = Path("/etc/kubernetes/manifests")
+MANIFEST = MANIFESTS / "kube-apiserver.yaml"
+RENEW_S = 10.0
+"""Between two signs of life, in the Node's status: its Lease is the store's own, which renews every one. Source: "Node heartbeats"."""
 CHAINS = "/etc/cni/net.d"
 DEVICES = "/var/lib/kubelet/device-plugins"
 MERGE = "application/merge-patch+json"
@@ -43,7 +47,14 @@ class Kubelet:
     """
 
     def __init__(
-        self, api: Api, labels: Mapping[str, str], *, name: str = "", networked: bool = False, node_version: str = ""
+        self,
+        api: Api,
+        labels: Mapping[str, str],
+        *,
+        name: str = "",
+        networked: bool = False,
+        node_version: str = "",
+        pods: StaticPods | None = None,
     ) -> None:
         wrong = [one for one in labels if not MAY.fullmatch(one)]
         if wrong:
@@ -51,6 +62,7 @@ class Kubelet:
         self._api, self.name, self._labels = api, name or hostname(), dict(labels)
         self._version = node_version or f"v{version()}"
         self._networked, self._told = networked, ""
+        self._pods, self._renewed = pods, 0.0
 
     def register(self) -> None:
         """
@@ -137,18 +149,33 @@ class Kubelet:
         self._api.ask("GET", f"/apis/node.k8s.io/v1/runtimeclasses/{spec['runtimeClassName']}")
         return True
 
-    def run(self, beside: Callable[[], None] = lambda: None) -> None:
+    def renew(self) -> None:
+        """
+        The API hears that this Node is alive, and shows the pods of its manifests.
+        """
+        if self._pods is not None:
+            self._pods.mirror(self._api, self.name)
+        if self._told:
+            status = json.loads(self._told)
+            status["conditions"][0]["lastHeartbeatTime"] = f"{datetime.now(UTC):%Y-%m-%dT%H:%M:%SZ}"
+            self._api.ask("PATCH", f"/api/v1/nodes/{self.name}/status", {"status": status}, MERGE)
+        self._renewed = time.monotonic()
+
+    def run(self) -> None:
         """
         Registers, then looks again and again; what fails is tried again, as by a real one.
         """
         registered = False
         while True:
-            beside()
+            if self._pods is not None:
+                self._pods.look()
             try:
                 if not registered:
                     self.register()
                     registered = True
                 self.look()
+                if time.monotonic() - self._renewed > RENEW_S:
+                    self.renew()
             except (Answer, OSError) as no:
                 print(f"[stand-in for kubelet] {no}", file=sys.stderr)
             time.sleep(LOOK_S)
@@ -189,11 +216,12 @@ def bootstrap(api: Api, key: str, name: str, patience_s: float = 60.0) -> str:
     raise Answer(504, f"{metadata['name']} was not signed")
 
 
-def come_in(first: str, final: str) -> None:
+def come_in(first: str, final: str, beside: Callable[[], None]) -> None:
     """
-    The second kubeconfig is there, made by the first where that holds a token.
+    The second kubeconfig is there, made by the first where that holds a token. The API that is asked may be one of the host's own pods.
     """
     while not Path(final).exists():
+        beside()
         if not Path(first).exists():
             fail(f"neither {final} nor {first} is there")
         try:
@@ -226,33 +254,55 @@ def main(arguments: list[str]) -> None:
     wrong = misfits(settings, DOCUMENTS["KubeletConfiguration"])
     if wrong or settings["cgroupDriver"] != "systemd":
         fail(f"{told.config}: {wrong}")
-    pod = StaticPod()
-    pod.look()
-    come_in(told.bootstrap_kubeconfig, told.kubeconfig)
+    pods = StaticPods()
+    come_in(told.bootstrap_kubeconfig, told.kubeconfig, pods.look)
     labels = dict(one.split("=", 1) for one in told.node_labels.split(",") if one)
-    Kubelet(kubeconfig(told.kubeconfig)[0], labels).run(pod.look)
+    Kubelet(kubeconfig(told.kubeconfig)[0], labels, pods=pods).run()
 
 
-class StaticPod:
+class StaticPods:
     """
-    The API server of this host, as long as its manifest says so: another manifest is another pod.
+    The pods of this host's manifests: one for each, as long as the manifest says so; another manifest is another pod, and a program that
+    ended is started again.
     """
 
     def __init__(self) -> None:
-        self._text = ""
-        self._child: subprocess.Popen[bytes] | None = None
+        self._running: dict[Path, tuple[str, subprocess.Popen[bytes]]] = {}
 
     def look(self) -> None:
         """
-        It runs as its manifest has it.
+        They run as their manifests have it.
         """
-        text = MANIFEST.read_text(encoding="utf-8") if MANIFEST.exists() else ""
-        if not text or (text == self._text and self._child is not None and self._child.poll() is None):
-            return
-        if self._child is not None:
-            self._child.terminate()
-            self._child.wait()
-        (container,) = yaml.safe_load(text)["spec"]["containers"]
-        program = str(Path(sys.argv[0]).with_name("kube-apiserver"))
-        environment = {**os.environ, IMAGE_TAG: container["image"].rsplit(":", 1)[1]}
-        self._text, self._child = text, subprocess.Popen([program, *container["command"][1:]], env=environment)
+        for path in sorted(MANIFESTS.glob("*.yaml")):
+            text = path.read_text(encoding="utf-8")
+            told, child = self._running.get(path, ("", None))
+            if not text or (text == told and child is not None and child.poll() is None):
+                continue
+            if child is not None:
+                child.terminate()
+                child.wait()
+            (container,) = yaml.safe_load(text)["spec"]["containers"]
+            program = str(Path(sys.argv[0]).with_name(container["command"][0]))
+            environment = {**os.environ, IMAGE_TAG: container["image"].rsplit(":", 1)[1]}
+            self._running[path] = text, subprocess.Popen([program, *container["command"][1:]], env=environment)
+
+    def mirror(self, api: Api, node: str) -> None:
+        """
+        The API shows each of them. Raises Answer, OSError.
+        """
+        uid = ""
+        for path in self._running:
+            pod = yaml.safe_load(path.read_text(encoding="utf-8"))
+            meta = pod["metadata"]
+            where = f"/api/v1/namespaces/{meta['namespace']}/pods"
+            name = f"{meta['name']}-{node}"
+            try:
+                api.ask("GET", f"{where}/{name}")
+            except Answer as no:
+                if no.status != 404:
+                    raise
+                uid = uid or api.ask("GET", f"/api/v1/nodes/{node}")["metadata"]["uid"]
+                meta["name"] = name
+                meta["annotations"] = {**meta["annotations"], "kubernetes.io/config.mirror": "by-the-kubelet"}
+                meta["ownerReferences"] = [{"apiVersion": "v1", "kind": "Node", "name": node, "uid": uid, "controller": True}]
+                api.ask("POST", where, {**pod, "spec": {**pod["spec"], "nodeName": node}})

@@ -11,6 +11,7 @@ import socket
 import ssl
 import subprocess
 import sys
+import time
 from collections.abc import Mapping, Sequence
 from functools import cache
 from pathlib import Path
@@ -26,6 +27,7 @@ PUT = HOME / "put"
 STORE_PORT, STORE_TOKEN = 26443, "what-stands-behind-the-stand-ins"
 """At the network's gateway: what keeps a cluster's objects, in place of an etcd."""
 TIMEOUT_S = 20
+HOLDS, HOLD = "/api/v1/namespaces/kube-system/configmaps", "what-holds-up-a-join"
 
 
 def fail(words: str) -> NoReturn:
@@ -119,8 +121,16 @@ class Api:
     An API that is asked over one connection at a time.
     """
 
-    def __init__(self, url: str, context: ssl.SSLContext | None = None, headers: Mapping[str, str] | None = None) -> None:
+    def __init__(
+        self,
+        url: str,
+        context: ssl.SSLContext | None = None,
+        headers: Mapping[str, str] | None = None,
+        *,
+        timeout_s: float = TIMEOUT_S,
+    ) -> None:
         parts = urlsplit(url)
+        self._timeout_s = timeout_s
         assert parts.hostname is not None
         self._host, self._port, self._context, self._headers = parts.hostname, parts.port or 443, context, dict(headers or {})
         self._line: http.client.HTTPConnection | None = None
@@ -157,9 +167,9 @@ class Api:
     def _connection(self, fresh: bool) -> http.client.HTTPConnection:  # noqa: FBT001 - one caller
         if self._line is None or fresh:
             if self._context is None:
-                self._line = http.client.HTTPConnection(self._host, self._port, timeout=TIMEOUT_S)
+                self._line = http.client.HTTPConnection(self._host, self._port, timeout=self._timeout_s)
             else:
-                self._line = http.client.HTTPSConnection(self._host, self._port, timeout=TIMEOUT_S, context=self._context)
+                self._line = http.client.HTTPSConnection(self._host, self._port, timeout=self._timeout_s, context=self._context)
         return self._line
 
 
@@ -168,6 +178,23 @@ def store() -> Api:
     What keeps the cluster's objects.
     """
     return Api(f"http://{route()[0]}:{STORE_PORT}", headers={"Authorization": f"Bearer {STORE_TOKEN}"})
+
+
+def be_held_up() -> None:
+    """
+    A test may want one host that joins to stand still: the first that comes here, for as long as the object is there that says so.
+    """
+    kept = store()
+    while True:
+        try:
+            found = kept.ask("GET", f"{HOLDS}/{HOLD}")
+            if found["data"].setdefault("host", hostname()) != hostname():
+                return
+            kept.ask("PUT", f"{HOLDS}/{HOLD}", found)
+        except Answer as no:
+            if no.status != 409:
+                return
+        time.sleep(0.5)
 
 
 def trusting(authority: str, certificate: str = "", key: str = "") -> ssl.SSLContext:
