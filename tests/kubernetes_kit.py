@@ -33,6 +33,7 @@ import pytest
 from controlplane.providers.adapters.kubernetes.adapter import KubernetesAdapter, build
 from controlplane.providers.kube.work.names import SERVICE, TOKEN
 from controlplane.providers.registry import AdapterInput
+from tests import pod_policies
 from tests.kits import CACHE, KITS, unusable
 
 KIT = KITS / "kubernetes" / "kube_emulator.py"
@@ -52,6 +53,10 @@ STUBS = {
     "mpi": "kubeflow.org/v2beta1 mpijobs MPIJob n",
     "keda": "keda.sh/v1alpha1 scaledobjects ScaledObject n",
     "metrics": "metrics.k8s.io/v1beta1 podmetrics PodMetrics n",
+    "policies": f"{pod_policies.GROUP}/v1 {pod_policies.POLICY} MutatingAdmissionPolicy c"
+    f"|{pod_policies.BINDING} MutatingAdmissionPolicyBinding c",
+    "early-policies": f"{pod_policies.GROUP}/v1beta1 {pod_policies.POLICY} MutatingAdmissionPolicy c"
+    f"|{pod_policies.BINDING} MutatingAdmissionPolicyBinding c",
     "extensions": "apiregistration.k8s.io/v1 apiservices APIService c",
 }
 """Kinds that are stored and that nothing acts on, beside the kit's own."""
@@ -322,6 +327,8 @@ def kubernetes_kit(
             loop = handle.emulator.task.get_loop()
             kit = KubernetesKit(handle)
             kit.play(kueue=kueue)
+            if {"policies", "early-policies"} & {*more}:
+                pod_policies.play(kit.emulator, emulator_module().json_patch)
             yield kit
     finally:
         if loop is not None:

@@ -4,6 +4,7 @@ A credential with exactly the rights that the adapter asks for does all of its w
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator
 from datetime import UTC, datetime
 from typing import Any
@@ -11,20 +12,30 @@ from typing import Any
 import pytest
 
 from controlplane.providers.adapters.kubernetes.adapter import KubernetesAdapter, build
-from controlplane.providers.adapters.kubernetes.rights import GROUP_NEEDS, NEEDS, QUEUE_NEEDS, VOLUME_NEEDS
+from controlplane.providers.adapters.kubernetes.rights import (
+    ADOPTION_GROUP_NEEDS,
+    GROUP_NEEDS,
+    NEEDS,
+    QUEUE_NEEDS,
+    VOLUME_NEEDS,
+    adoption_needs,
+)
+from controlplane.providers.adoption import Adoption
 from controlplane.providers.clusters import ClusterSpec, JobSpec, Member
-from controlplane.providers.errors import Busy, NotFound
+from controlplane.providers.errors import Busy, NotFound, Unsupported
 from controlplane.providers.kube.rights import Need
 from controlplane.providers.machines import Deployment
 from controlplane.providers.registry import AdapterInput
 from controlplane.providers.services import Scaling, ServiceSpec
 from controlplane.providers.volumes import Mount
 from tests.kubernetes_kit import UNTIDY, KubernetesKit, kubeconfig, kubernetes_kit
+from tests.kubernetes_standing import stand, state
 
 pytestmark = UNTIDY
 NODE = "gpu-00000"
 RBAC = "rbac.authorization.k8s.io"
 ALL = (*NEEDS, *QUEUE_NEEDS, *VOLUME_NEEDS, *(one for some in GROUP_NEEDS.values() for one in some))
+TAKING = (*ALL, *adoption_needs(ADOPTION_GROUP_NEEDS, policies="v1", volumes=True))
 ACCOUNTS = "/api/v1/namespaces/default/serviceaccounts"
 
 
@@ -69,7 +80,10 @@ def test_the_rights_that_are_asked_for_are_enough(kit: KubernetesKit) -> None:
     adapter = _adapter(kit, ALL)
     said = adapter.capabilities()
     assert said.products == ("kubernetes",)
-    assert not [note for note in said.notes if "may not" in note]
+    assert not [note for note in said.notes if "may not" in note and "ordered" in note]
+    assert said.adopts == ()
+    with pytest.raises(Unsupported, match="may not"):
+        adapter.list_standing()
     adapter.qualify(NODE, "qua_1")
     adapter.deploy(Deployment(NODE, "alc_1", "ten_one", "clu_1", network=""))
     adapter.apply_cluster(ClusterSpec("clu_1", "ten_one", "prj_one", "", (Member(NODE, 8, "alc_1"),)))
@@ -121,10 +135,35 @@ def test_a_right_that_is_missing_is_named_and_nothing_is_ordered(kit: Kubernetes
 
 def test_rights_that_were_complete_are_not_asked_for_again_at_once(kit: KubernetesKit) -> None:
     """A provider is asked how it is every minute; one request tells its rights, and then none for a while."""
-    adapter = _adapter(kit, ALL)
+    adapter = _adapter(kit, TAKING)
     adapter.capabilities()
     reviews = [path for _, path in kit.asked() if "reviews" in path]
-    assert len(reviews) == 2, "all rules at once, and the one that holds in one namespace only"
+    assert len(reviews) == 3, "all rules at once, twice, and the one that holds in one namespace only"
     adapter.capabilities()
-    assert len([path for _, path in kit.asked() if "reviews" in path]) == 2
+    assert len([path for _, path in kit.asked() if "reviews" in path]) == 3
     adapter.close()
+
+
+def test_the_rights_for_taking_over_are_enough() -> None:
+    """A namespace that exists is seen, taken over, and let go with nothing left."""
+    with kubernetes_kit(nodes=2, token="an-administrators-token", more=("policies", "lws", "keda")) as kit:
+        stand(kit)
+        before, adapter = state(kit), _adapter(kit, TAKING)
+        assert adapter.capabilities().adopts == ("kubernetes",)
+        (found,) = adapter.list_standing()
+        assert found.obstacles == ()
+        members = tuple(Member(one.ref, 8, f"alc_{number}", one.node_set) for number, one in enumerate(found.hosts))
+        adapter.adopt_cluster(Adoption(found.ref, found.uid, ClusterSpec("clu_1", "ten_one", "prj_one", "", members)))
+        job = JobSpec("job_1-1", "clu_1", "ten_one", "", "#!/bin/bash\nsleep 20\n", 1, 2, 1, 600, mounts=(Mount("data", "/data"),))
+        adapter.submit(job)
+        for _ in range(200):
+            try:
+                adapter.let_go("clu_1")
+            except Busy:
+                continue
+            break
+        adapter.close()
+        left = state(kit)
+        assert [one for one in left if one.startswith(" persistentvolumeclaims theirs/")], "somebody's data"
+        assert [one for one in left if "theirs" in one and one not in before and "claim" not in one] == []
+        assert not [one for one in left.values() if "clu_1" in json.dumps(one)]

@@ -6,7 +6,7 @@ are stepped by hand, and a clock that goes on only where everybody waits.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -123,8 +123,9 @@ class Scene(Story):
 def open_scene(
     database: Database,
     folder: Path,
-    made_as: Callable[[World, CapiKit], Made],
-    before: Callable[[CapiKit], object] = lambda _: None,
+    made_as: Callable[[World, Any], Made],
+    before: Callable[[Any], object] = lambda _: None,
+    peer: Callable[[], AbstractContextManager[Any]] = lambda: capi_kit(hosts=4),
 ) -> Iterator[Made]:
     """Three hosts are in the fleet and free; the fourth is nobody's. What is there before us is made first."""
     keys = seeding.sow_people(database.engine, "USD", site=SITE)
@@ -145,7 +146,7 @@ def open_scene(
     nobody = Principal("prn_none", "key_none", "tenant", keys.tenant_id, frozenset())
     region = seeding.Region(folder / "none.sqlite")
     world = World(database, settings, keys, nobody, drivers, tools, region, clock)
-    with capi_kit(hosts=4) as kit:
+    with peer() as kit:
         before(kit)
         made = made_as(world, kit)
         yield made

@@ -15,6 +15,7 @@ from typing import Any
 import kubernetes_validate
 import pytest
 
+from controlplane.providers.adapters.kubernetes import policies
 from controlplane.providers.adapters.kubernetes.config import KubernetesConfig, OwnConfig
 from controlplane.providers.clusters import ClusterSpec, JobSpec, Member
 from controlplane.providers.errors import Refused
@@ -168,6 +169,14 @@ def _objects() -> dict[str, Any]:
     made["own-job"] = manifests.job(NAMES, JOB, OWN, KUEUE)
     made["own-job-sliced"] = manifests.job(NAMES, replace(JOB, gpus_per_node=0, mig=Slices("3g.40gb", 1)), OWN, KUEUE)
     made["own-service"] = serving.main(NAMES, SERVICE, OWN, None, 2)
+    for version in ("v1", "v1beta1"):
+        for part in policies.policy(NAMES, CLUSTER_ID, "theirs", f"{policies.GROUP}/{version}"):
+            made[f"{part.body['kind']}-{version}".lower()] = part.body
+    made["pod-rehearsed"] = policies.rehearsal(NAMES, CLUSTER_ID, "theirs")
+    kept = Names("cp")
+    kept.keep(CLUSTER_ID, "theirs")
+    for part in walls.queue(kept, CLUSTER_ID, CONFIG, KUEUE, {"cpu": "384"})[2:]:
+        made[f"kept-{part.body['kind']}".lower()] = part.body
     made["claim"] = manifests.claim(NAMES, CLUSTER_ID, "data", CONFIG)
     made["workloadpriorityclass-high"] = walls.rank(NAMES, "high", KUEUE).body
     made["secret"] = manifests.secret(NAMES, JOB, "0000-uid")

@@ -129,6 +129,12 @@ class Kube:
         """
         return self._json("POST", path, {"fieldManager": FIELD_MANAGER}, body, "application/json")
 
+    def rehearse(self, path: str, body: Json) -> Json:
+        """
+        What the server would make of the object, after all that it does on the way in; nothing is made. Raises as `create`.
+        """
+        return self._json("POST", path, {"fieldManager": FIELD_MANAGER, "dryRun": "All"}, body, "application/json")
+
     def apply(self, path: str, body: Json) -> Json:
         """
         The object holds our fields. Every object that is applied is ours by its name and marks, so its fields are taken back by force.

@@ -4,17 +4,22 @@ The adapter's door: what the ports ask, each call under one deadline.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
+from contextlib import contextmanager
 from datetime import datetime
 
 from controlplane.providers.adapters.kubernetes.access import access
 from controlplane.providers.adapters.kubernetes.config import KubernetesConfig
+from controlplane.providers.adapters.kubernetes.directory import Directory
 from controlplane.providers.adapters.kubernetes.gauges import Gauges
 from controlplane.providers.adapters.kubernetes.nodes import Nodes
 from controlplane.providers.adapters.kubernetes.own import Own, own_access
-from controlplane.providers.adapters.kubernetes.rights import needs_for
+from controlplane.providers.adapters.kubernetes.rights import adoption_needs, needs_for
 from controlplane.providers.adapters.kubernetes.shared import Shared
+from controlplane.providers.adapters.kubernetes.standing import PRODUCT
+from controlplane.providers.adapters.kubernetes.taking import Taking
 from controlplane.providers.adapters.kubernetes.tokens import Tokens
+from controlplane.providers.adoption import Adoption, Standing
 from controlplane.providers.clusters import (
     Capabilities,
     ClusterList,
@@ -70,8 +75,8 @@ def build(given: AdapterInput) -> KubernetesAdapter:
 
 class KubernetesAdapter:
     """
-    One Kubernetes as Clusters, SupportsJobs, SupportsGlances, SupportsNews, SupportsOutput, SupportsServices, SupportsKubeconfigs and
-    Machines. Safe to share between threads.
+    One Kubernetes as Clusters, SupportsJobs, SupportsGlances, SupportsNews, SupportsOutput, SupportsServices, SupportsKubeconfigs,
+    SupportsAdoption and Machines. Safe to share between threads.
     """
 
     def __init__(
@@ -95,6 +100,8 @@ class KubernetesAdapter:
         self._gauges = Gauges(names, config)
         self._tokens: Tokens | Own = own or Tokens(kube, names, config, way, self._shared)
         self._services = Services(kube, names, config, self._ground)
+        self._directory = Directory(kube, names) if own is None else None
+        self._taking = None if self._directory is None else Taking(kube, names, config, self._shared, self._directory)
 
     def close(self) -> None:
         """
@@ -122,6 +129,7 @@ class KubernetesAdapter:
             needs = needs_for(queues=kueue is not None, groups=groups, volumes=bool(self._config.volumes), claims=claims)
             gaps = self._rights.missing(needs)
             unclaimed = claims and not self._shared.pool.devices.api()
+            lacks = self._lacks(groups)
             counts = [] if unclaimed else [self._shared.pool.gpus(one) or 0 for one in nodes]
             sliced = most_on_a_node(nodes, self._config)
         notes = [_inventory(counts, len(nodes)), "network policies hold only where the cluster's network enforces them"]
@@ -131,11 +139,14 @@ class KubernetesAdapter:
             notes.append(
                 "nothing is ordered here, for GPUs are to be claimed and the server has no resource.k8s.io that we can write"
             )
+        if lacks and not gaps:
+            notes.append(f"namespaces that exist are not taken over, for the credential may not: {', '.join(lacks)}"[:MAX_NOTE])
         if gaps:
             notes.append(f"nothing is ordered here, for the credential may not: {', '.join(gaps)}"[:MAX_NOTE])
         return Capabilities(
             version=told,
-            products=() if gaps or unclaimed else ("kubernetes",),
+            products=() if gaps or unclaimed else (PRODUCT,),
+            adopts=() if gaps or unclaimed or lacks else (PRODUCT,),
             job_output=True,
             drain=True,
             walls=("namespace", "network_policy", "taint", *(["queue"] if kueue else [])),
@@ -151,21 +162,21 @@ class KubernetesAdapter:
         """
         See `Clusters.apply_cluster`.
         """
-        with one_call():
+        with self._at(spec.cluster_id):
             self._clusters.apply(spec)
 
     def observe_cluster(self, cluster_id: str) -> ClusterView:
         """
         See `Clusters.observe_cluster`.
         """
-        with one_call():
+        with self._at(cluster_id):
             return self._clusters.observe(cluster_id)
 
     def delete_cluster(self, cluster_id: str) -> None:
         """
         See `Clusters.delete_cluster`.
         """
-        with one_call():
+        with self._at(cluster_id):
             self._clusters.delete(cluster_id)
 
     def list_clusters(self) -> ClusterList:
@@ -179,7 +190,7 @@ class KubernetesAdapter:
         """
         See `Clusters.drain`.
         """
-        with one_call():
+        with self._at(cluster_id):
             for ref in refs:
                 self._shared.pool.drain(cluster_id, ref, reason)
 
@@ -187,7 +198,7 @@ class KubernetesAdapter:
         """
         See `Clusters.undrain`.
         """
-        with one_call():
+        with self._at(cluster_id):
             for ref in refs:
                 self._shared.pool.undrain(cluster_id, ref)
 
@@ -195,14 +206,14 @@ class KubernetesAdapter:
         """
         See `SupportsJobs.submit`.
         """
-        with one_call():
+        with self._at(job.cluster_id):
             return self._jobs.submit(job)
 
     def find_job(self, cluster_id: str, token: str) -> JobView:
         """
         See `SupportsJobs.find_job`.
         """
-        with one_call():
+        with self._at(cluster_id):
             return self._jobs.find(cluster_id, token)
 
     def glance(self, cluster_id: str, token: str) -> JobView | None:
@@ -221,21 +232,21 @@ class KubernetesAdapter:
         """
         See `SupportsJobs.list_jobs`.
         """
-        with one_call():
+        with self._at(cluster_id):
             return self._jobs.list_views(cluster_id)
 
     def cancel(self, cluster_id: str, token: str) -> None:
         """
         See `SupportsJobs.cancel`.
         """
-        with one_call():
+        with self._at(cluster_id):
             self._jobs.cancel(cluster_id, token)
 
     def read_output(self, cluster_id: str, token: str, *, offset: int, limit: int) -> OutputChunk:
         """
         See `SupportsOutput.read_output`.
         """
-        with one_call():
+        with self._at(cluster_id):
             return self._jobs.read_output(cluster_id, token, offset=offset, limit=limit)
 
     def gpu_use(self, cluster_id: str, token: str, *, window_s: int) -> GpuUse:
@@ -244,14 +255,41 @@ class KubernetesAdapter:
         """
         if not self._config.metrics_url:
             raise Unsupported("no source of metrics is configured", code="job_feature_unsupported")
+        with self._at(cluster_id):
+            pass  # where its namespace is has been found out
         return self._gauges.use(cluster_id, token, window_s)
 
     def issue_kubeconfig(self, cluster_id: str, tenant_id: str, *, lifetime_s: int) -> Kubeconfig:
         """
         See `SupportsKubeconfigs.issue_kubeconfig`.
         """
-        with one_call():
+        with self._at(cluster_id):
             return self._tokens.issue(cluster_id, tenant_id, lifetime_s)
+
+    def list_standing(self) -> tuple[Standing, ...]:
+        """
+        See `SupportsAdoption.list_standing`.
+        """
+        with one_call():
+            taking = self._adopting()
+            lacks = self._lacks({str(one.get("name")) for one in self._kube.get("/apis").get("groups") or []})
+            if lacks:
+                raise Unsupported(f"the credential may not: {', '.join(lacks)}"[:MAX_NOTE], code="adoption_not_offered")
+            return taking.list_standing()
+
+    def adopt_cluster(self, adoption: Adoption) -> None:
+        """
+        See `SupportsAdoption.adopt_cluster`.
+        """
+        with one_call():
+            self._adopting().adopt(adoption)
+
+    def let_go(self, cluster_id: str) -> None:
+        """
+        See `SupportsAdoption.let_go`.
+        """
+        with one_call():
+            self._adopting().let_go(cluster_id)
 
     def list_machines(self) -> MachineList:
         """
@@ -312,36 +350,58 @@ class KubernetesAdapter:
         """
         See `SupportsServices.apply_service`.
         """
-        with one_call():
+        with self._at(spec.cluster_id):
             self._services.apply(spec)
 
     def observe_service(self, cluster_id: str, service_id: str) -> ServiceView:
         """
         See `SupportsServices.observe_service`.
         """
-        with one_call():
+        with self._at(cluster_id):
             return self._services.observe(cluster_id, service_id)
 
     def delete_service(self, cluster_id: str, service_id: str) -> None:
         """
         See `SupportsServices.delete_service`.
         """
-        with one_call():
+        with self._at(cluster_id):
             self._services.delete(cluster_id, service_id)
 
     def list_services(self, cluster_id: str) -> tuple[str, ...]:
         """
         See `SupportsServices.list_services`.
         """
-        with one_call():
+        with self._at(cluster_id):
             return self._services.list_ids(cluster_id)
 
     def read_replica(self, cluster_id: str, service_id: str, name: str, *, limit: int) -> bytes:
         """
         See `SupportsServices.read_replica`.
         """
-        with one_call():
+        with self._at(cluster_id):
             return self._services.read(cluster_id, service_id, name, limit=limit)
+
+    @contextmanager
+    def _at(self, cluster_id: str) -> Iterator[None]:
+        """
+        One call about one cluster, whose namespace is known by its name inside.
+        """
+        with one_call():
+            if self._directory is not None:
+                self._directory.locate(cluster_id)
+            yield
+
+    def _lacks(self, groups: Collection[str]) -> tuple[str, ...]:
+        """
+        What the credential may not do of what taking over needs.
+        """
+        policies, volumes = self._shared.policies.api(), bool(self._config.volumes)
+        return self._rights.missing(adoption_needs(groups, policies=policies, volumes=volumes))
+
+    def _adopting(self) -> Taking:
+        if self._taking is None:
+            raise Unsupported("a cluster of ours hands over nothing", code="adoption_not_offered")
+        return self._taking
 
 
 def _inventory(counts: Sequence[int], nodes: int) -> str:

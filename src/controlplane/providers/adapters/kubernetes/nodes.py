@@ -5,19 +5,21 @@ tenant's pods are evicted and the node is proved to have nothing of them left.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+import time
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from datetime import datetime, timedelta
 from typing import Any
 
 from controlplane.providers.adapters.kubernetes.config import KubernetesConfig
 from controlplane.providers.adapters.kubernetes.marks import Mark
-from controlplane.providers.errors import Busy, NotFound, Refused
+from controlplane.providers.adapters.kubernetes.standing import is_system
+from controlplane.providers.errors import Busy, Refused
 from controlplane.providers.kube.client import Kube
 from controlplane.providers.kube.memory import MACHINE, read, rewriting
 from controlplane.providers.kube.reading import instant, ready_condition
-from controlplane.providers.kube.work.names import CLUSTER, OWNER, Names, core, grouped, node_path, word
-from controlplane.providers.kube.work.pool import Pool, ended
+from controlplane.providers.kube.work.names import CLUSTER, OWNER, Names, grouped, node_path, word
+from controlplane.providers.kube.work.pool import Pool, ended, evict
 from controlplane.providers.kube.work.quantities import amount
 from controlplane.providers.machines import Check, Deployment, Inventory, MachineList, MachineView, Phase, WipeReport
 
@@ -30,6 +32,8 @@ SERVERS = "node-role.kubernetes.io/control-plane"
 GIB = 1024**3
 PRESSURES = frozenset({"MemoryPressure", "DiskPressure", "PIDPressure", "NetworkUnavailable"})
 HELD = frozenset({"deployed", "releasing"})
+TAKEN_KEPT_S = 10.0
+"""How long it is remembered which namespaces were taken over."""
 PROVED = (
     Check("tenant_pods", "passed", "no pod of a tenant is on the node"),
     Check("gpus_unused", "passed", "no pod asks for its GPUs"),
@@ -54,6 +58,8 @@ class Nodes:
         self._config = config
         self._pool = pool
         self._now = now
+        self._taken: tuple[float, frozenset[str]] = (-TAKEN_KEPT_S, frozenset())
+        """Namespaces that were taken over, as they were then."""
         self._models = {label: model for model, label in config.gpu_models.items()}
 
     def list_views(self) -> MachineList:
@@ -145,7 +151,7 @@ class Nodes:
         if mark.wipe != token:
             node = self._write(node, mark, replace(mark, wipe=word(token, "token"), clear="", beat="", wiped=""))
         self._pool.bar(node)
-        self._evict(self._tenants(self._pods(ref)))
+        evict(self._kube, self._tenants(self._pods(ref)))
 
     def _prove(self, node: Json, mark: Mark, pods: list[Json]) -> Json:
         """
@@ -187,33 +193,29 @@ class Nodes:
         if not left:
             return
         self._pool.bar(node)
-        self._evict(left)
+        evict(self._kube, left)
         raise Busy(f"{len(left)} pods on {ref} are ending", retry_in_s=2.0)
-
-    def _evict(self, pods: Iterable[Json]) -> None:
-        for pod in pods:
-            meta = pod["metadata"]
-            if meta.get("deletionTimestamp"):
-                continue
-            body = {
-                "apiVersion": "policy/v1",
-                "kind": "Eviction",
-                "metadata": {"name": meta["name"], "namespace": meta["namespace"]},
-                "deleteOptions": {"preconditions": {"uid": meta["uid"]}},
-            }
-            try:
-                self._kube.create(core(meta["namespace"], "pods", f"{meta['name']}/eviction"), body)
-            except NotFound:
-                continue
 
     def _pods(self, ref: str) -> list[Json]:
         return self._kube.list_all("/api/v1/pods", fields=f"spec.nodeName={ref}")
 
-    def _tenants(self, pods: Iterable[Json]) -> list[Json]:
+    def _tenants(self, pods: Sequence[Json]) -> list[Json]:
         """
-        Those with our marks, ended ones too: their logs and volumes are on the node until they are removed.
+        Those with our marks, ended ones too: their logs and volumes are on the node until they are removed. And those of namespaces that
+        were taken over: not all of their pods are made by us.
         """
-        return [one for one in pods if (one["metadata"].get("labels") or {}).get(OWNER) == self._names.deployment]
+        others = [one for one in pods if not self._is_marked(one) and not is_system(one["metadata"]["namespace"])]
+        taken = self._adopted() if others else frozenset()
+        return [one for one in pods if self._is_marked(one) or one["metadata"]["namespace"] in taken]
+
+    def _is_marked(self, pod: Json) -> bool:
+        return (pod["metadata"].get("labels") or {}).get(OWNER) == self._names.deployment
+
+    def _adopted(self) -> frozenset[str]:
+        if time.monotonic() - self._taken[0] > TAKEN_KEPT_S:
+            found = self._kube.list_all("/api/v1/namespaces", labels=self._names.adopted())
+            self._taken = (time.monotonic(), frozenset(str(one["metadata"]["name"]) for one in found))
+        return self._taken[1]
 
     def _beat(self, ref: str) -> str:
         lease = self._kube.find(grouped(LEASES, "leases", ref, namespace=LEASES_IN))

@@ -58,6 +58,42 @@ GROUP_NEEDS: Mapping[str, tuple[Need, ...]] = {
 """Where the server has the API group: replicas over several nodes, and scaling by queries."""
 
 
+ADOPTION_NEEDS = (
+    Need("", "pods", ("create",)),
+    Need("", "services", ("list",)),
+    Need("", "serviceaccounts", ("list", "delete")),
+    Need("", "limitranges", ("list",)),
+    Need("", "resourcequotas", ("delete",)),
+    Need("apps", "daemonsets", ("list",)),
+    Need("batch", "jobs", ("delete",)),
+    Need("autoscaling", "horizontalpodautoscalers", ("list",)),
+    Need("networking.k8s.io", "networkpolicies", ("list", "delete")),
+    Need("rbac.authorization.k8s.io", "roles", ("list", "delete")),
+    Need("rbac.authorization.k8s.io", "rolebindings", ("list", "delete")),
+    Need("rbac.authorization.k8s.io", "clusterrolebindings", ("list",)),
+)
+"""Where namespaces that exist are taken over, and let go. Pods are made only to see what the server would make of them (`dryRun`)."""
+ADOPTION_POLICY_NEEDS = (
+    Need("admissionregistration.k8s.io", "mutatingadmissionpolicies", ("get", "delete", *MAKE)),
+    Need("admissionregistration.k8s.io", "mutatingadmissionpolicybindings", ("get", "delete", *MAKE)),
+)
+"""Where the server has them; where not, no namespace can be taken over."""
+ADOPTION_GROUP_NEEDS: Mapping[str, tuple[Need, ...]] = {
+    KUEUE: (Need(KUEUE, "localqueues", ("delete",)),),
+    "kubeflow.org": (Need("kubeflow.org", "mpijobs", ("delete",)),),
+    "keda.sh": (Need("keda.sh", "scaledobjects", ("list",)),),
+}
+
+
+def adoption_needs(groups: Collection[str], *, policies: str, volumes: bool) -> tuple[Need, ...]:
+    """
+    What is needed for namespaces that exist, besides what is needed anyway; `policies` is the version of pod policies that is served.
+    """
+    needs = (*ADOPTION_NEEDS, *(ADOPTION_POLICY_NEEDS if policies else ()))
+    needs += (Need("", "persistentvolumeclaims", ("list", "patch")),) if volumes else ()
+    return needs + tuple(one for group, some in ADOPTION_GROUP_NEEDS.items() if group in groups for one in some)
+
+
 def needs_for(*, queues: bool, groups: Collection[str], volumes: bool = False, claims: bool = False) -> tuple[Need, ...]:
     """
     All that is needed with the API groups that the server has.

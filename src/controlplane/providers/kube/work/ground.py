@@ -215,7 +215,7 @@ class OwnGround:
             placed = bool(self._levels) or kueue is None or not kueue.topology or not places(there)
             if kueue is None or (placed and self._sums(there) == self._told):
                 return
-            path = grouped(kueue.api, "clusterqueues", self._names.namespace(self._cluster_id))
+            path = grouped(kueue.api, "clusterqueues", self._names.outside(self._cluster_id))
             if self._kube.find(path) is not None:
                 self._tell(kueue, there)
         except ProviderError as error:
@@ -246,7 +246,7 @@ class OwnGround:
         """
         What our queue places by: once its flavor has a topology that cannot be changed, so it stays though a new worker has no place yet.
         """
-        name = self._names.namespace(self._cluster_id)
+        name = self._names.outside(self._cluster_id)
         flavor = self._kube.find(grouped(kueue.api, "resourceflavors", name)) or {}
         held = (flavor.get("spec") or {}).get("topologyName")
         found = self._kube.find(grouped(kueue.api, "topologies", str(held))) if held else None

@@ -22,6 +22,8 @@ PROJECT = f"{DOMAIN}/project"
 """Annotation of a namespace: what it is accounted to."""
 MEMBERS = f"{DOMAIN}/members"
 """Annotation of a namespace: how many nodes are wanted."""
+ADOPTED = f"{DOMAIN}/adopted"
+"""Label of a namespace that was there before us and was taken over, and annotation of its nodes: the namespace."""
 VERIFIED = f"{DOMAIN}/verified-at"
 """Annotation of a namespace: when it was first seen complete."""
 LEAVING = f"{DOMAIN}/leaving"
@@ -60,10 +62,35 @@ class Names:
 
     def __init__(self, deployment: str) -> None:
         self.deployment = word(deployment, "the installation's name")
+        self._kept: dict[str, str] = {}
 
     def namespace(self, cluster_id: str) -> str:
         """
-        The cluster's namespace, which is also the name of its queue, flavor and topology.
+        The cluster's namespace: one that was taken over, as far as `keep` was told, keeps its name.
+        """
+        return self._kept.get(cluster_id) or self.outside(cluster_id)
+
+    def keep(self, cluster_id: str, namespace: str) -> None:
+        """
+        The cluster's namespace has a name of its own.
+        """
+        self._kept[cluster_id] = namespace
+
+    def kept(self, cluster_id: str) -> str:
+        """
+        The name that the cluster's namespace brought with it; empty for none that is known.
+        """
+        return self._kept.get(cluster_id, "")
+
+    def forget(self, cluster_id: str) -> None:
+        """
+        No name of its own is known any more.
+        """
+        self._kept.pop(cluster_id, None)
+
+    def outside(self, cluster_id: str) -> str:
+        """
+        What the cluster's objects are called that lie in no namespace: queue, flavor, topology, pod policy.
         """
         name = f"{self.deployment}-{word(cluster_id, 'cluster id').replace('_', '-')}"
         if len(name) > LONGEST_NAMESPACE:
@@ -75,6 +102,12 @@ class Names:
         What everything of the cluster is marked with.
         """
         return {CLUSTER: cluster_id, OWNER: self.deployment}
+
+    def adopted(self) -> str:
+        """
+        Finds the namespaces that were taken over.
+        """
+        return f"{OWNER}={self.deployment},{CLUSTER},{ADOPTED}"
 
     def selector(self, cluster_id: str = "") -> str:
         """

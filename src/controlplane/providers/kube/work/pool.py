@@ -21,6 +21,7 @@ from controlplane.providers.kube.reading import instant, ready_condition
 from controlplane.providers.kube.work.config import WorkConfig
 from controlplane.providers.kube.work.devices import Devices, fits, usable
 from controlplane.providers.kube.work.names import (
+    ADOPTED,
     ALLOCATION,
     CLUSTER,
     DRAIN,
@@ -30,6 +31,7 @@ from controlplane.providers.kube.work.names import (
     TOKEN,
     UP_SINCE,
     Names,
+    core,
     node_path,
 )
 from controlplane.providers.kube.work.quantities import amount
@@ -38,7 +40,7 @@ from controlplane.providers.kube.work.slicing import is_partitioned, is_slice, t
 Json = dict[str, Any]
 """How often a node is read anew when somebody else changes it at the same time."""
 ENDED = frozenset({"Succeeded", "Failed"})
-KEPT = (ALLOCATION, GPUS, UP_SINCE)
+KEPT = (ALLOCATION, GPUS, UP_SINCE, ADOPTED)
 _MAX_REASON = 200
 
 
@@ -113,13 +115,50 @@ class Pool:
         self._refuse_held(node, cluster_id)
         return node
 
-    def join(self, cluster_id: str, member: Member, node: Json) -> None:
+    def join(self, cluster_id: str, member: Member, node: Json, *, kept: str = "") -> None:
         """
-        The node is the cluster's. Raises Refused when it is another's, Busy while pods of others hold its GPUs.
+        The node is the cluster's, `kept` being its namespace where that was taken over. Raises Refused when it is another's, Busy while
+        pods of others hold its GPUs.
         """
         if not self._names.marks(node, cluster_id):
             self._refuse_used(member.ref)
-        self.change(node, lambda seen: self._joined(cluster_id, member, seen))
+        self.change(node, lambda seen: self._joined(cluster_id, member, seen, kept))
+
+    def name(self, cluster_id: str, member: Member, node: Json, *, kept: str) -> Json:
+        """
+        The node, which pods of the namespace `kept` are on already, carries the cluster's labels; others' pods may still start on it.
+        Raises Refused when it is another's.
+        """
+        facts, labels = _facts(member, kept), self._names.labels(cluster_id)
+
+        def named(seen: Json) -> Json | None:
+            self._refuse_held(seen, cluster_id)
+            there = _annotations(seen)
+            if self._names.marks(seen, cluster_id) and facts.items() <= there.items():
+                return None
+            anew: dict[str, str | None] = {UP_SINCE: None} if there.get(ALLOCATION) != member.token else {}
+            patch = _annotated(seen, {**facts, **anew})
+            patch["metadata"]["labels"] = labels
+            return patch
+
+        return self.change(node, named)
+
+    def open(self, cluster_id: str, node: Json) -> Json:
+        """
+        The node, still labelled as the cluster's, is barred for nobody by us.
+        """
+
+        def opened(seen: Json) -> Json | None:
+            taints = seen.get("spec", {}).get("taints") or []
+            foreign = _foreign_taints(seen)
+            if not self._names.marks(seen, cluster_id) or (len(foreign) == len(taints) and not drained_by_us(seen)):
+                return None
+            patch = _annotated(seen, {DRAIN: None}) | {"spec": {"taints": foreign or None}}
+            if drained_by_us(seen):
+                patch["spec"]["unschedulable"] = None
+            return patch
+
+        return self.change(node, opened)
 
     def bar(self, node: Json) -> None:
         """
@@ -224,10 +263,10 @@ class Pool:
             raise NotFound(f"{ref} is not a member of {cluster_id}")
         return node
 
-    def _joined(self, cluster_id: str, member: Member, seen: Json) -> Json | None:
+    def _joined(self, cluster_id: str, member: Member, seen: Json, came_as: str) -> Json | None:
         self._refuse_held(seen, cluster_id)
         taint = {"key": CLUSTER, "value": cluster_id, "effect": "NoSchedule"}
-        facts = {ALLOCATION: member.token, GPUS: str(member.gpus)}
+        facts = _facts(member, came_as)
         kept = _annotations(seen)
         taints = seen.get("spec", {}).get("taints") or []
         barred = any(one.get("key") == LEAVING for one in taints)
@@ -337,6 +376,30 @@ def jobs_by_node(pods: Iterable[Json]) -> dict[str, int]:
             name = (pod["metadata"].get("labels") or {}).get(TOKEN) or pod["metadata"]["name"]
             tokens.setdefault(ref, set()).add(name)
     return {ref: len(names) for ref, names in tokens.items()}
+
+
+def evict(kube: Kube, pods: Iterable[Json]) -> None:
+    """
+    The pods are asked to end, as their budgets allow. Raises Busy for one whose budget does not.
+    """
+    for pod in pods:
+        meta = pod["metadata"]
+        if meta.get("deletionTimestamp"):
+            continue
+        body = {
+            "apiVersion": "policy/v1",
+            "kind": "Eviction",
+            "metadata": {"name": meta["name"], "namespace": meta["namespace"]},
+            "deleteOptions": {"preconditions": {"uid": meta["uid"]}},
+        }
+        try:
+            kube.create(core(meta["namespace"], "pods", f"{meta['name']}/eviction"), body)
+        except NotFound:
+            continue
+
+
+def _facts(member: Member, kept: str) -> dict[str, str]:
+    return {ALLOCATION: member.token, GPUS: str(member.gpus)} | ({ADOPTED: kept} if kept else {})
 
 
 def _cordoners(node: Json) -> list[str]:

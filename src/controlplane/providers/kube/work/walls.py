@@ -26,6 +26,12 @@ Json = dict[str, Any]
 RBAC, NETWORK = "rbac.authorization.k8s.io/v1", "networking.k8s.io/v1"
 HEADLESS = "jobs"
 """The Service through which the pods of a gang find each other by name."""
+QUEUE_HERE = "cluster"
+"""The LocalQueue of a cluster's namespace."""
+POLICIES = ("deny-all", "own-pods", "outside")
+"""The network policies of a cluster's namespace."""
+LIMIT = "cluster"
+"""Its quota."""
 EVERY_NODE = {"kubernetes.io/os": "linux"}
 """A label of every node of ours: a flavor with a topology must name one."""
 RANKS: dict[Priority, int] = {"low": -1000, "normal": 0, "high": 1000}
@@ -120,7 +126,7 @@ def limit(names: Names, spec: ClusterSpec, config: WorkConfig, slices: Mapping[s
     }
     if config.gpus_by == "dra":
         hard[f"{config.dra_class}.deviceclass.resource.k8s.io/devices"] = str(sum(one.gpus for one in spec.members))
-    return part("v1", "ResourceQuota", "resourcequotas", "cluster", spec={"hard": hard})
+    return part("v1", "ResourceQuota", "resourcequotas", LIMIT, spec={"hard": hard})
 
 
 def walls(names: Names, spec: ClusterSpec, config: WorkConfig) -> tuple[Part, ...]:
@@ -131,13 +137,12 @@ def walls(names: Names, spec: ClusterSpec, config: WorkConfig) -> tuple[Part, ..
     """
     part = _maker(names, spec.cluster_id)
     reads = [{"apiGroups": [group], "resources": kinds, "verbs": ["get", "list", "watch"]} for group, kinds in READABLE]
+    closed, own, beyond = POLICIES
     return (
         part("v1", "Service", "services", HEADLESS, spec=_meeting(spec.cluster_id)),
-        part(
-            NETWORK, "NetworkPolicy", "networkpolicies", "deny-all", spec={"podSelector": {}, "policyTypes": ["Ingress", "Egress"]}
-        ),
-        part(NETWORK, "NetworkPolicy", "networkpolicies", "own-pods", spec=_own_pods()),
-        part(NETWORK, "NetworkPolicy", "networkpolicies", "outside", spec=_outside(config.egress)),
+        part(NETWORK, "NetworkPolicy", "networkpolicies", closed, spec={"podSelector": {}, "policyTypes": ["Ingress", "Egress"]}),
+        part(NETWORK, "NetworkPolicy", "networkpolicies", own, spec=_own_pods()),
+        part(NETWORK, "NetworkPolicy", "networkpolicies", beyond, spec=_outside(config.egress)),
         part(RBAC, "Role", "roles", PEOPLE, rules=reads),
         *people(names, spec.cluster_id, spec.tenant_id),
     )
@@ -161,7 +166,7 @@ def queue(names: Names, cluster_id: str, config: WorkConfig, kueue: Queueing, su
     """
     A queue of the cluster's own, whose quota is what its nodes have: a gang starts whole or waits.
     """
-    ns, labels = names.namespace(cluster_id), names.labels(cluster_id)
+    ns, name, labels = names.namespace(cluster_id), names.outside(cluster_id), names.labels(cluster_id)
     parts = []
     flavor: Json = {}
     if not config.whole:
@@ -170,19 +175,19 @@ def queue(names: Names, cluster_id: str, config: WorkConfig, kueue: Queueing, su
         if config.whole:
             flavor["nodeLabels"] = EVERY_NODE
         levels = [{"nodeLabel": one} for one in config.topology_labels]
-        body = _object(kueue.api, "Topology", ns, labels) | {"spec": {"levels": levels}}
-        parts.append(Part(grouped(kueue.api, "topologies", ns), body))
-        flavor["topologyName"] = ns
+        body = _object(kueue.api, "Topology", name, labels) | {"spec": {"levels": levels}}
+        parts.append(Part(grouped(kueue.api, "topologies", name), body))
+        flavor["topologyName"] = name
     parts.append(
-        Part(grouped(kueue.api, "resourceflavors", ns), _object(kueue.api, "ResourceFlavor", ns, labels) | {"spec": flavor})
+        Part(grouped(kueue.api, "resourceflavors", name), _object(kueue.api, "ResourceFlavor", name, labels) | {"spec": flavor})
     )
     quotas = [{"name": name, "nominalQuota": amount} for name, amount in sorted(sums.items())]
-    covered = {"coveredResources": sorted(sums), "flavors": [{"name": ns, "resources": quotas}]}
+    covered = {"coveredResources": sorted(sums), "flavors": [{"name": name, "resources": quotas}]}
     who = {"matchLabels": {"kubernetes.io/metadata.name": ns}}
-    body = _object(kueue.api, "ClusterQueue", ns, labels) | {"spec": {"namespaceSelector": who, "resourceGroups": [covered]}}
-    parts.append(Part(grouped(kueue.api, "clusterqueues", ns), body))
-    body = _object(kueue.api, "LocalQueue", "cluster", labels, ns) | {"spec": {"clusterQueue": ns}}
-    parts.append(Part(grouped(kueue.api, "localqueues", "cluster", namespace=ns), body))
+    body = _object(kueue.api, "ClusterQueue", name, labels) | {"spec": {"namespaceSelector": who, "resourceGroups": [covered]}}
+    parts.append(Part(grouped(kueue.api, "clusterqueues", name), body))
+    body = _object(kueue.api, "LocalQueue", QUEUE_HERE, labels, ns) | {"spec": {"clusterQueue": name}}
+    parts.append(Part(grouped(kueue.api, "localqueues", QUEUE_HERE, namespace=ns), body))
     return tuple(parts)
 
 
@@ -201,7 +206,7 @@ def outside(names: Names, cluster_id: str, kueue: Queueing) -> tuple[str, ...]:
     Paths of what a cluster has outside its namespace, in the order it may be removed.
     """
     kinds = ["clusterqueues", "resourceflavors", *(["topologies"] if kueue.topology else [])]
-    return tuple(grouped(kueue.api, kind, names.namespace(cluster_id)) for kind in kinds)
+    return tuple(grouped(kueue.api, kind, names.outside(cluster_id)) for kind in kinds)
 
 
 def toleration(cluster_id: str) -> dict[str, str]:
