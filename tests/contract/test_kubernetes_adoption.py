@@ -4,6 +4,7 @@ Namespaces that run in a shared Kubernetes: seen, taken over without touching a 
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
@@ -23,6 +24,7 @@ from tests.kubernetes_kit import UNTIDY, KubernetesKit, kubernetes_kit
 from tests.kubernetes_standing import BASE, DEPLOYMENTS, JSON, hosts, pods, running, stand, state, until
 
 pytestmark = UNTIDY
+SLOW = os.environ.get("CONTROLPLANE_SLOW") == "1"
 QUEUE = "/apis/kueue.x-k8s.io/v1beta2/clusterqueues/contract-clu-1"
 TAINT = {"key": CLUSTER, "value": "clu_1", "effect": "NoSchedule"}
 
@@ -381,14 +383,14 @@ WRITES = (
     ("DELETE", "/resourceflavors/"),
     ("DELETE", "/localqueues/"),
 )
-"""Requests whose answers are lost."""
+"""Requests whose answers are lost: all of them where time is no matter, each third otherwise."""
 
 
 def test_whatever_answer_is_lost_it_comes_to_the_same_end(kit: KubernetesKit, adapter: KubernetesAdapter) -> None:
     """Each is carried out, or is not, and nobody hears of it: doing it again is enough, both ways, whichever call it was."""
     before, asked = state(kit), wish(adapter)
-    for number, (method, path) in enumerate(WRITES):
-        for way in ("cutAfter", "cut") if number % 4 == 0 else ("cutAfter",):
+    for method, path in WRITES if SLOW else WRITES[::3]:
+        for way in ("cutAfter", "cut") if SLOW else ("cutAfter",):
             kit.handle.post("/_emu/faults", [{"method": method, "path": path, "times": 1, way: True}])
             unheard = 0
             for call in (lambda: adapter.adopt_cluster(asked), lambda: adapter.let_go("clu_1")):

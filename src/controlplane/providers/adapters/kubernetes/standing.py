@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Any
 
 from controlplane.providers.adapters.kubernetes import neighbours, privileges
@@ -44,7 +45,7 @@ RESERVED: Mapping[str, frozenset[str]] = {
 OUTWARD = frozenset({"LoadBalancer", "NodePort"})
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Shelf:
     """
     What is in the Kubernetes, read in one go.
@@ -60,6 +61,28 @@ class Shelf:
     """Of Kubernetes."""
     parts: Mapping[str, Sequence[Json]] = field(default_factory=dict)
     """Plural to every object of that kind, in all namespaces: those of `RESERVED`, daemonsets, limitranges, clusterrolebindings."""
+
+    @cached_property
+    def by_namespace(self) -> Mapping[str, list[Json]]:
+        """
+        The pods of each namespace.
+        """
+        found: dict[str, list[Json]] = {}
+        for one in self.pods:
+            if not ended(one):
+                found.setdefault(one["metadata"]["namespace"], []).append(one)
+        return found
+
+    @cached_property
+    def by_node(self) -> Mapping[str, list[Json]]:
+        """
+        The pods on each node.
+        """
+        found: dict[str, list[Json]] = {}
+        for one in self.pods:
+            if not ended(one):
+                found.setdefault(one.get("spec", {}).get("nodeName") or "", []).append(one)
+        return found
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,7 +114,7 @@ class Space:
         """
         Its pods that are not over.
         """
-        return [one for one in self.shelf.pods if one["metadata"]["namespace"] == self.name and not ended(one)]
+        return self.shelf.by_namespace.get(self.name, [])
 
     @property
     def refs(self) -> list[str]:
@@ -259,8 +282,7 @@ def _of_hosts(space: Space, nodes: Mapping[str, Json]) -> list[Remark]:
             wrong.append(Remark("not_settled", f"{ref} is not ready."))
         elif node.get("spec", {}).get("unschedulable"):
             wrong.append(Remark("host_cordoned", f"{ref} is cordoned: uncordon it, or move its pods."))
-        there = [one for one in space.shelf.pods if one.get("spec", {}).get("nodeName") == ref]
-        others = [one for one in there if one["metadata"]["namespace"] != space.name and not ended(one)]
+        others = [one for one in space.shelf.by_node.get(ref, []) if one["metadata"]["namespace"] != space.name]
         guests = [one for one in others if not neighbours.is_fixed(one) or neighbours.asks(one, space.config)]
         if guests:
             words = f"{few(map(placed, guests))} on {ref}: of others. Move them to other nodes."
