@@ -6,6 +6,7 @@ import json
 import logging
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from importlib.metadata import entry_points
 from typing import Any
 
@@ -127,6 +128,14 @@ def tempo_of(settings: Settings) -> Tempo:
     return Tempo(lease_s=settings.lease_s, grace_s=settings.lease_grace_s, max_attempts=settings.max_attempts)
 
 
+def _sealer(settings: Settings) -> Sealer | None:
+    """
+    None for an installation without a master key.
+    """
+    key = settings.master_key.get_secret_value()
+    return Sealer.from_base64(key) if key else None
+
+
 def kinds(settings: Settings) -> Mapping[str, Kind]:
     """
     Everything the lifecycle engine drives, by noun.
@@ -146,7 +155,7 @@ def kinds(settings: Settings) -> Mapping[str, Kind]:
             rows=_table(ClusterRow),
             steps=CLUSTER_STEPS,
             snapshots=cluster_driving.snapshots(settings.observe_interval_s),
-            apply=cluster_driving.apply,
+            apply=partial(cluster_driving.apply, sealer=_sealer(settings)),
             decisions=dict.fromkeys(("pending", "placing", "provisioning", "updating/placing"), placing.decide),
             ends=cluster_driving.OPERATION_ENDS,
         ),

@@ -12,7 +12,7 @@ import secrets
 import subprocess
 import threading
 from collections.abc import Iterator
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -22,6 +22,9 @@ import pytest
 import yaml
 
 from controlplane.kit.certificates import sign_client
+from controlplane.providers.adapters.kubernetes.adapter import build
+from controlplane.providers.registry import AdapterInput
+from controlplane.rendering.kubernetes.joining import Entry, entry_files
 from controlplane.rendering.kubernetes.keys import ClusterKeys, new_keys
 from controlplane.rendering.kubernetes.kubeadm import join_file
 from controlplane.rendering.kubernetes.scripts import STRANGER
@@ -36,7 +39,7 @@ from tests.tls_door import signed_by
 
 pytestmark = UNTIDY
 REAL = named_cluster()
-RBAC = "rbac.authorization.k8s.io"
+RBAC, OURS = "rbac.authorization.k8s.io", "controlplane.internal"
 ROLES = {
     "bootstrap": "system:node-bootstrapper",
     "approve": "system:certificates.k8s.io:certificatesigningrequests:nodeclient",
@@ -117,9 +120,65 @@ def encoded(text: str) -> str:
     return base64.b64encode(text.encode()).decode()
 
 
-@pytest.fixture
-def told(cluster: Cluster) -> Iterator[dict[str, Any]]:
-    """The document of a worker, whose token the cluster knows as kubeadm would have made it know it."""
+@pytest.fixture(params=["ordered", "taken-over"])
+def told(cluster: Cluster, request: pytest.FixtureRequest) -> Iterator[dict[str, Any]]:
+    """The document of a worker of a cluster that we have set up, and of one that stood before us."""
+    with (ordered if request.param == "ordered" else taken_over)(cluster) as document:
+        yield document
+
+
+@contextmanager
+def taken_over(cluster: Cluster) -> Iterator[dict[str, Any]]:
+    """By a door that our adapter opened with an administrator's kubeconfig; where a real one was not set up by kubeadm there is none."""
+    objects = [
+        ("kube-system", "controlplane-cluster", {"tenant": "ten_one"}, {f"{OURS}/cluster": "clu_j", f"{OURS}/deployment": "cp"})
+    ]
+    if REAL is None:
+        info = {"certificate-authority-data": encoded(Path(cluster.authority).read_text()), "server": "https://10.1.9.1:6443"}
+        lines = ["clusters:", "- cluster:", *(f"    {key}: {value}" for key, value in info.items())]
+        objects += [
+            ("kube-system", "kubeadm-config", {"ClusterConfiguration": "clusterName: theirs\n"}, {}),
+            ("kube-public", "cluster-info", {"kubeconfig": "\n".join([*lines, ""])}, {}),
+        ]
+    elif not cluster.kubectl("get", "configmap", "kubeadm-config", "-n", "kube-system", "--ignore-not-found", "-o", "name"):
+        pytest.skip("it was not set up by kubeadm")
+    for space, name, data, labels in objects:
+        meta = {"name": name, "namespace": space, "labels": labels}
+        body = {"apiVersion": "v1", "kind": "ConfigMap", "metadata": meta, "data": data}
+        cluster.kubectl("create", "--validate=false", "-f", "-", given=body)
+    given = {"machines_of": "prv_" + "0" * 26}
+    way = {"kubeconfig": cluster.kubectl("config", "view", "--raw", "--minify", "--flatten")}
+    adapter = build(AdapterInput("prv_join", given, way, "cp", lambda: datetime.now(UTC)))
+    subject = {"apiGroup": RBAC, "kind": "Group", "name": APPROVED_GROUP}
+    bindings = [] if REAL is not None else [bound(f"theirs-{name}", role, subject) for name, role in ROLES.items()]
+    for one in bindings:
+        cluster.kubectl("create", "--validate=false", "-f", "-", given=one)
+    try:
+        door = adapter.open_door("clu_j", lasts_s=600)
+        entry = Entry("kubeadm", door.version, door.server, door.token, door.authority)
+        plan = replace(plain(), version=door.version, endpoint=door.server, workers=(), shapes=(HGX,))
+        (file,) = entry_files(plan, entry, HGX.name)
+        yield yaml.safe_load(file.content)
+    finally:
+        adapter.let_go("clu_j")
+        adapter.close()
+    assert not cluster.kubectl("get", "secrets", "-n", "kube-system", "-l", f"{OURS}/cluster=clu_j", "-o", "name")
+
+
+def bound(name: str, role: str, subject: dict[str, str]) -> dict[str, Any]:
+    """The role is the group's."""
+    return {
+        "apiVersion": f"{RBAC}/v1",
+        "kind": "ClusterRoleBinding",
+        "metadata": {"name": name},
+        "roleRef": {"apiGroup": RBAC, "kind": "ClusterRole", "name": role},
+        "subjects": [subject],
+    }
+
+
+@contextmanager
+def ordered(cluster: Cluster) -> Iterator[dict[str, Any]]:
+    """Whose token the cluster knows as kubeadm would have made it know it."""
     document = yaml.safe_load(join_file(plain(), keys(), HGX.name).content)
     identity, secret = document["discovery"]["bootstrapToken"]["token"].split(".")
     known = {
@@ -132,16 +191,7 @@ def told(cluster: Cluster) -> Iterator[dict[str, Any]]:
     metadata = {"name": f"bootstrap-token-{identity}", "namespace": "kube-system"}
     kept = {"apiVersion": "v1", "kind": "Secret", "metadata": metadata, "type": "bootstrap.kubernetes.io/token"}
     subject = {"apiGroup": RBAC, "kind": "Group", "name": APPROVED_GROUP}
-    bindings = [
-        {
-            "apiVersion": f"{RBAC}/v1",
-            "kind": "ClusterRoleBinding",
-            "metadata": {"name": f"controlplane-test-{name}-{identity}"},
-            "roleRef": {"apiGroup": RBAC, "kind": "ClusterRole", "name": role},
-            "subjects": [subject],
-        }
-        for name, role in ROLES.items()
-    ]
+    bindings = [bound(f"controlplane-test-{name}-{identity}", role, subject) for name, role in ROLES.items()]
     items: list[dict[str, Any]] = [{**kept, "data": {name: encoded(value) for name, value in known.items()}}, *bindings]
     cluster.kubectl("create", "--validate=false", "-f", "-", given={"apiVersion": "v1", "kind": "List", "items": items})
     yield document

@@ -58,6 +58,7 @@ __all__ = [
     "make_blueprint",
     "plain_files",
     "reopen",
+    "reseal",
     "rewrite_files",
     "views",
     "views_of",
@@ -134,6 +135,24 @@ def rewrite_files(session: Session, blueprint_id: str, files: Sequence[NodeFile]
         row.version += 1
         session.flush()
     return row.version
+
+
+def reseal(
+    session: Session, sealer: Sealer, blueprint_id: str, secret_files: Sequence[NodeFile], scripts: Sequence[Script]
+) -> None:
+    """
+    Machines that boot from now on get these secret files and scripts; running ones keep what they have. Raises NotFound, Invalid,
+    NotOpened.
+    """
+    row = repository.lock_blueprint(session, blueprint_id)
+    if row is None or row.sealed is None:
+        raise NotFound
+    told, _, _ = open_content(sealer, blueprint_id, row.sealed)
+    _check_blueprint(NewBlueprint(secret_files=tuple(secret_files), scripts=tuple(scripts)))
+    secret = {**told, "secret_files": [asdict(one) for one in secret_files], "scripts": [asdict(one) for one in scripts]}
+    row.sealed = sealer.seal(json.dumps(secret).encode(), table=TABLE, column=COLUMN, row=blueprint_id)
+    row.scripts = [FILES, *(one.name for one in scripts)]
+    session.flush()
 
 
 def begin(session: Session, new: NewBoot) -> str:

@@ -12,7 +12,7 @@ from sqlalchemy import func, insert, select
 from sqlalchemy.orm import Session
 
 from controlplane.catalog import service as catalog
-from controlplane.clusters import finding, repository
+from controlplane.clusters import finding, joining, repository
 from controlplane.clusters.errors import NotAdoptable, NotChangeable
 from controlplane.clusters.finding import FoundCluster, Obstacle
 from controlplane.clusters.managing import PRODUCT
@@ -26,6 +26,7 @@ from controlplane.kit.errors import FieldError, Invalid, NameTaken, NotFound
 from controlplane.kit.events import Event, record
 from controlplane.kit.ids import new_id
 from controlplane.kit.operations import NewOperation, start_operation, was_done
+from controlplane.kit.secrets import Sealer
 from controlplane.metering import service as metering
 from controlplane.nodes import service as nodes
 from controlplane.quotas import service as quotas
@@ -65,7 +66,9 @@ class Preview:
     """Price of an hour and its currency; None where there is no price."""
 
 
-def preview(session: Session, principal: Principal, provider_id: str, found_id: str, wish: Wish) -> Preview:
+def preview(
+    session: Session, principal: Principal, provider_id: str, found_id: str, wish: Wish, sealer: Sealer | None = None
+) -> Preview:
     """
     What stands in the way, and what the tenant would hold and pay; where nothing stands in the way it was tried, and is undone with the
     transaction. Raises NotFound, Invalid, NameTaken, QuotaExceeded.
@@ -82,16 +85,19 @@ def preview(session: Session, principal: Principal, provider_id: str, found_id: 
         if amount is not None:
             total, currency = total + amount.amount, amount.currency
     if not found.obstacles:
-        adopt(session, principal, provider_id, found_id, wish)
+        adopt(session, principal, provider_id, found_id, wish, sealer)
     return Preview(found, dict(gpus), (total, currency) if priced and currency else None)
 
 
-def adopt(session: Session, principal: Principal, provider_id: str, found_id: str, wish: Wish) -> tuple[str, str]:
+def adopt(
+    session: Session, principal: Principal, provider_id: str, found_id: str, wish: Wish, sealer: Sealer | None = None
+) -> tuple[str, str]:
     """
     The cluster is on record with its nodes held and its quota taken, as they are at the provider, and an operation follows until it has
     been handed over; the ids of both are returned. Nothing is billed before that.
 
-    Raises NotFound, Invalid, NotAdoptable with everything that stands in the way, NameTaken, QuotaExceeded.
+    Raises NotFound, Invalid, NotAdoptable with everything that stands in the way, NameTaken, QuotaExceeded, and Unavailable where new
+    workers of it would need secrets and there is nothing to seal them with.
     """
     try:
         scope = identity.hold_project_of(session, wish.tenant_id, wish.project_id)
@@ -105,7 +111,7 @@ def adopt(session: Session, principal: Principal, provider_id: str, found_id: st
         told = [{"code": one.code, "message": one.message} for one in found.obstacles]
         hint = "Look at it with GET, mend what stands in the way, and have the provider looked at again with actions/discover."
         raise NotAdoptable(words, obstacles=told, hint=hint)
-    provider = nodes.get_provider(session, provider_id)
+    provider = nodes.get_provider(session, finding.machines_of(session, provider_id) or provider_id)
     order = _order_of(found, wish, provider.site)
     facts = catalog.instance_facts(session)
     needs = [
@@ -115,13 +121,19 @@ def adopt(session: Session, principal: Principal, provider_id: str, found_id: st
     chain = quotas.Chain(scope.reseller_id, scope.tenant_id, scope.project_id)
     quotas.take(session, chain, [quotas.Need("clusters", 1), *needs], viewer="platform")
     cluster_id = new_id("clu")
-    row = session.execute(INSERT.values(_columns(cluster_id, order, scope, found))).one_or_none()
+    row = session.execute(INSERT.values(_columns(cluster_id, order, scope, found, provider.id))).one_or_none()
     if row is None:
         raise NameTaken(f"The project has a cluster named {order.name}.", name=order.name)
-    _hold(session, row, order, found, facts)
+    blueprints: Mapping[str, str] = {}
+    if found.row.facts.get("distribution"):
+        workers = [one.name for one in order.sets if one.role == "worker"]
+        blueprints = joining.make_blueprints(session, sealer, workers, tenant_id=row.tenant_id, cluster_id=cluster_id)
+    _hold(session, row, order, found, facts, blueprints)
     new = NewOperation("cluster.adopt", "cluster", cluster_id, principal.id, row.tenant_id, row.project_id)
     operation_id = start_operation(session, new, first="adopting", reason=WORDS)
     made = session.get_one(ClusterRow, cluster_id)
+    if made.peer_id is not None:
+        _seat(session, made, found)
     enter(session, made, "adopting", WORDS)
     announce(session, made, "pending", "adopting", WORDS)
     data = {"found_id": found_id, "provider_id": provider_id, "ref": found.row.ref}
@@ -164,9 +176,21 @@ def _with_owner(session: Session, found: FoundCluster, provider_id: str, tenant_
     """
     With what stands in the way for this tenant besides: a provider that is off, or that is another tenant's alone.
     """
-    provider = nodes.get_provider(session, provider_id)
-    pool = next((one for one in nodes.read_pools(session, [provider.site]) if one.id == provider_id), None)
+    here = nodes.get_provider(session, provider_id)
+    machines = finding.machines_of(session, provider_id)
+    try:
+        provider = nodes.get_provider(session, machines or provider_id)
+    except NotFound:
+        words = f"{here.name} names {machines} as the provider of its machines, and there is none."
+        unknown = Obstacle("machines_provider_unknown", words)
+        return FoundCluster(found.row, found.hosts, (unknown, *found.obstacles), found.cluster_id)
+    pool = next((one for one in nodes.read_pools(session, [provider.site]) if one.id == provider.id), None)
     more = []
+    if provider.site != here.site:
+        words = f"{here.name} is registered in {here.site}, and its machines stand in {provider.site}."
+        more.append(Obstacle("other_site", words))
+    if here.state != "active":
+        more.append(Obstacle("provider_off", f"{here.name} is not active."))
     if pool is None:
         more.append(Obstacle("provider_off", f"{provider.name} is not active."))
     elif set(pool.tenants) - {tenant_id}:
@@ -180,19 +204,25 @@ def _order_of(found: FoundCluster, wish: Wish, site: str) -> Order:
     """
     The cluster as if it had been ordered so.
     """
-    counts: dict[str, Counter[str]] = {}
+    counts: dict[tuple[str, bool], Counter[str]] = {}
     for one in found.hosts:
         assert one.node is not None
-        counts.setdefault(one.node_set, Counter())[one.node.instance_type] += 1
-    sets = tuple(SetOrder(name, kind, count) for name, kinds in sorted(counts.items()) for kind, count in kinds.items())
-    managed = found.row.facts["product"] == PRODUCT
-    kubernetes = KubernetesOptions(MANAGED, found.row.facts["version"]) if managed else None
+        counts.setdefault((one.node_set, one.leads), Counter())[one.node.instance_type] += 1
+    sets = tuple(
+        SetOrder(name, kind, count, "control_plane" if leads else "worker")
+        for (name, leads), kinds in sorted(counts.items())
+        for kind, count in kinds.items()
+    )
+    distribution = MANAGED if found.row.facts["product"] == PRODUCT else found.row.facts.get("distribution")
+    kubernetes = KubernetesOptions(distribution, found.row.facts["version"]) if distribution else None
     return Order(wish.name, KUBERNETES, site, sets, labels=wish.labels, kubernetes=kubernetes)
 
 
-def _columns(cluster_id: str, order: Order, scope: identity.Scope, found: FoundCluster) -> dict[str, Any]:
+def _columns(cluster_id: str, order: Order, scope: identity.Scope, found: FoundCluster, machines_id: str) -> dict[str, Any]:
     stay = CLUSTER_STATES.by_name[CLUSTER_STATES.initial].longest_stay_s
     kubernetes = None if order.kubernetes is None else {"distribution": MANAGED, "version": order.kubernetes.version}
+    if order.kubernetes is not None and not order.managed:
+        kubernetes = joining.facts_of(order.kubernetes.distribution, order.kubernetes.version)
     return {
         "id": cluster_id,
         "tenant_id": scope.tenant_id,
@@ -204,7 +234,8 @@ def _columns(cluster_id: str, order: Order, scope: identity.Scope, found: FoundC
         "site": order.site,
         "spec": order.spec,
         "kubernetes": kubernetes,
-        "provider_id": found.row.provider_id,
+        "provider_id": machines_id,
+        "peer_id": None if machines_id == found.row.provider_id else found.row.provider_id,
         "adopted": {"found_id": found.row.id, "ref": found.row.ref, "uid": found.row.uid},
         "state": CLUSTER_STATES.initial,
         "reason": WORDS,
@@ -212,7 +243,24 @@ def _columns(cluster_id: str, order: Order, scope: identity.Scope, found: FoundC
     }
 
 
-def _hold(session: Session, row: Any, order: Order, found: FoundCluster, facts: Mapping[str, catalog.InstanceType]) -> None:
+def _seat(session: Session, row: ClusterRow, found: FoundCluster) -> None:
+    """
+    Which Node each machine is stands with the cluster: both are recognised by their firmware's name, once.
+    """
+    held = {one[0].node_id: one[0].id for one in repository.members_of(session, [row.id])[row.id]}
+    seats = {held[one.node.id]: one.ref for one in found.hosts if one.node is not None}
+    row.adopted = {**(row.adopted or {}), repository.SEATS: seats}
+    session.flush()
+
+
+def _hold(
+    session: Session,
+    row: Any,
+    order: Order,
+    found: FoundCluster,
+    facts: Mapping[str, catalog.InstanceType],
+    blueprints: Mapping[str, str],
+) -> None:
     ids = {one.name: new_id("nds") for one in order.sets}
     values = [
         {
@@ -221,6 +269,7 @@ def _hold(session: Session, row: Any, order: Order, found: FoundCluster, facts: 
             "tenant_id": row.tenant_id,
             "name": one.name,
             "role": one.role,
+            "blueprint_id": blueprints.get(one.name),
             "instance_type": one.instance_type,
             "count": one.count,
             "gpus": facts[one.instance_type].gpus,

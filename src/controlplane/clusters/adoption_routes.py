@@ -82,8 +82,8 @@ def adopt_cluster(call: Call, provider_id: str, found_id: str, body: AdoptCluste
     """
     wish = adopting.Wish(body.tenant_id, body.project_id, body.name, body.labels)
     if call.dry_run:
-        return Reply(AdoptionPreview.of(adopting.preview(call.session, call.principal, provider_id, found_id, wish)))
-    cluster_id, operation_id = adopting.adopt(call.session, call.principal, provider_id, found_id, wish)
+        return Reply(AdoptionPreview.of(adopting.preview(call.session, call.principal, provider_id, found_id, wish, call.sealer)))
+    cluster_id, operation_id = adopting.adopt(call.session, call.principal, provider_id, found_id, wish, call.sealer)
     call.audit_target, call.audit_detail = cluster_id, {"found_id": found_id, "tenant_id": body.tenant_id}
     call.nudge("cluster", cluster_id)
     made = AdoptedCluster(cluster_id=cluster_id, operation_id=operation_id)

@@ -3,7 +3,7 @@ Clusters that exist at providers on the wire. All of it is for operators.
 """
 
 from decimal import Decimal
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 from fastapi import Query
 from pydantic import Field
@@ -42,6 +42,9 @@ class FoundHostOut(Out):
 
     ref: str = Field(description="Its name at the provider.", examples=["metal-03"])
     node_set: str = Field(description="The set of alike workers that it is of.", examples=["workers"])
+    role: Literal["worker", "control_plane"] = Field(
+        default="worker", description="What it does there; `control_plane` where it comes with the cluster.", examples=["worker"]
+    )
     ready: bool = Field(description="Whether it is in use there.", examples=[True])
     node_id: str | None = Field(
         description="Our node of that name; null where none is enrolled.", examples=["nod_01k5x7p3r8w2v6t9q4n0m1c2d3"]
@@ -59,6 +62,7 @@ class FoundHostOut(Out):
         return cls(
             ref=one.ref,
             node_set=one.node_set,
+            role="control_plane" if one.leads else "worker",
             ready=one.ready,
             node_id=None if node is None else node.id,
             node_state=None if node is None else node.state,
@@ -77,7 +81,7 @@ class FoundClusterOut(Out):
     ref: str = Field(description="Its name there, which it keeps.", examples=["research-2025"])
     product: str = Field(description="What it would be with us.", examples=["managed_kubernetes"])
     version: str = Field(description="Of Kubernetes; empty: not told.", examples=["1.34.2"])
-    hosts: list[FoundHostOut] = Field(description="Its workers, which would be its nodes.")
+    hosts: list[FoundHostOut] = Field(description="Its machines, which would be its nodes.")
     adoptable: bool = Field(description="Whether nothing is known that stands in the way.", examples=[True])
     obstacles: list[AdoptionRemark] = Field(description="Everything that stands in the way.")
     notices: list[AdoptionRemark] = Field(description="What changes, or does not, when it is taken over.")

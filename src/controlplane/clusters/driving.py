@@ -10,7 +10,7 @@ from sqlalchemy import ARRAY, Text, bindparam, cast, func, select, update
 from sqlalchemy.dialects.postgresql import JSONB
 from sqlalchemy.orm import Session
 
-from controlplane.clusters import finding, founding, managing, repository, restoring
+from controlplane.clusters import finding, founding, joining, managing, repository, restoring
 from controlplane.clusters.models import ClusterRow, NodeSetRow
 from controlplane.clusters.states import CLUSTER_STATES, ClusterFacts, ClusterSnapshot
 from controlplane.kit.clock import CpClock
@@ -18,6 +18,7 @@ from controlplane.kit.errors import Conflict
 from controlplane.kit.lifecycle import Claim, Result
 from controlplane.kit.operations import supersede
 from controlplane.kit.outcome import Advance, Fail, Gone
+from controlplane.kit.secrets import Sealer
 from controlplane.metering import service as metering
 from controlplane.nodes import service as nodes
 from controlplane.quotas import service as quotas
@@ -36,9 +37,10 @@ def snapshots(observe_interval_s: float) -> Callable[[Session, Sequence[Claim]],
     return read
 
 
-def apply(session: Session, results: Sequence[Result]) -> None:
+def apply(session: Session, results: Sequence[Result], sealer: Sealer | None = None) -> None:
     """
-    Meters, quotas, issues and allocations follow from these outcomes, in the transaction that moves the clusters.
+    Meters, quotas, issues and allocations follow from these outcomes, in the transaction that moves the clusters. What new workers of a
+    cluster join by is sealed.
     """
     _store(session, results)
     _roll(session, results)
@@ -47,6 +49,8 @@ def apply(session: Session, results: Sequence[Result]) -> None:
         if isinstance(one.outcome.facts, ClusterFacts) and one.outcome.facts.renew:
             row = {**one.claim.row, **following.get(one.claim.id, {})}
             founding.renew(session, row, one.outcome.facts.renew, one.outcome.facts.drain)
+        if isinstance(one.outcome.facts, ClusterFacts) and one.outcome.facts.entry is not None and sealer is not None:
+            joining.let_in(session, sealer, {**one.claim.row, **following.get(one.claim.id, {})}, one.outcome.facts.entry)
     usable = {
         key: at for one in results if isinstance(one.outcome.facts, ClusterFacts) for key, at in one.outcome.facts.usable_at.items()
     }
@@ -74,12 +78,13 @@ def _tell_nodes(session: Session, results: Sequence[Result]) -> None:
     said = [found for _, facts in told for found in facts.health]
     nodes.report(session, [nodes.Report(node_id, "scheduler", "node_state", health, words) for node_id, health, words in said])
     kept = {one.claim.id: one.claim.row["kubernetes"] for one in results}
+    peers = {one.claim.id: one.claim.row["peer_id"] for one in results}
     for cluster_id, facts in told:
         if facts.job_features is not None:
             if managing.is_managed(kept[cluster_id]):
                 repository.note_features(session, cluster_id, facts.job_features)
-            else:
-                nodes.note_features(session, cluster_id, facts.job_features, facts.volumes, facts.mig)
+            elif peers[cluster_id] is not None:
+                nodes.note_features(session, peers[cluster_id], facts.job_features, facts.volumes, facts.mig)
 
 
 def _target(result: Result) -> str | None:

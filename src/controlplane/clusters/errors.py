@@ -57,3 +57,21 @@ class AdoptionNotOffered(Conflict):
 
     code = "adoption_not_offered"
     title = "The provider hands over no clusters"
+
+
+class ControlPlanesStay(Conflict):
+    """
+    The cluster stood before it was ours, and its control planes are not changed through us; field `hint`.
+    """
+
+    code = "control_planes_stay"
+    title = "Its control planes are not changed through us"
+
+
+class NoWorkersJoin(Conflict):
+    """
+    The provider of the cluster's machines does not offer what a new worker of it would need; field `hint`.
+    """
+
+    code = "growth_not_offered"
+    title = "No worker can join it"

@@ -3,9 +3,11 @@ Clusters that exist at providers and are not ours: what was seen of them, what s
 """
 
 import json
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from datetime import datetime
+from typing import Any
 
 from sqlalchemy import select, text, update
 from sqlalchemy.orm import Session
@@ -41,7 +43,7 @@ GONE = text(
 TAKEN = text(
     """
     SELECT adopted->>'uid' AS uid, id FROM clusters
-    WHERE provider_id = :provider AND adopted IS NOT NULL AND state <> 'deleted' AND adopted->>'uid' = ANY(:uids)
+    WHERE :provider IN (provider_id, peer_id) AND adopted IS NOT NULL AND state <> 'deleted' AND adopted->>'uid' = ANY(:uids)
     """
 )
 
@@ -59,6 +61,22 @@ class Obstacle:
 
 
 @dataclass(frozen=True, slots=True)
+class Firmware:
+    """
+    How a machine is recognised whose provider is another than its cluster's.
+    """
+
+    uuid: str
+    """What its firmware calls it."""
+    address: str
+    """The address that it has there."""
+    gpus: int | None
+    """GPUs that work is given on it; None where that is not told."""
+    nodes: int
+    """How many of our nodes are called so."""
+
+
+@dataclass(frozen=True, slots=True)
 class FoundHost:
     """
     A machine of a cluster that was found, with our node of the same name.
@@ -71,7 +89,11 @@ class FoundHost:
     ready: bool
     """Whether it was in use there."""
     node: nodes.Housed | None
-    """Our node; None where none is enrolled."""
+    """Our node; None where none is enrolled, or more than one may be meant."""
+    leads: bool = False
+    """Whether it is a control plane that comes with the cluster."""
+    known: Firmware | None = None
+    """What is known of it beside its name, where nodes are found by that; None: they are found by name."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -135,15 +157,49 @@ def get_found(session: Session, provider_id: str, found_id: str, *, lock: bool =
 
 
 def _views(session: Session, provider_id: str, rows: Sequence[FoundClusterRow]) -> list[FoundCluster]:
-    refs = {one["ref"] for row in rows for one in row.facts["hosts"]}
-    known = nodes.find_housed(session, provider_id, refs)
+    machines = machines_of(session, provider_id)
+    if machines:
+        hosts = _recognised(session, machines, [one for row in rows for one in row.facts["hosts"]])
+    else:
+        refs = {one["ref"] for row in rows for one in row.facts["hosts"]}
+        known = nodes.find_housed(session, provider_id, refs)
+        hosts = {ref: (known.get(ref), None) for ref in refs}
     given = {"provider": provider_id, "uids": [row.uid for row in rows]}
     taken = {row.uid: row.id for row in session.execute(TAKEN, given)}
-    return [_view(row, known, taken.get(row.uid, "")) for row in rows]
+    return [_view(row, hosts, taken.get(row.uid, "")) for row in rows]
 
 
-def _view(row: FoundClusterRow, known: Mapping[str, nodes.Housed], cluster_id: str) -> FoundCluster:
-    hosts = tuple(FoundHost(one["ref"], one["node_set"], one["ready"], known.get(one["ref"])) for one in row.facts["hosts"])
+def machines_of(session: Session, provider_id: str) -> str:
+    """
+    The provider that drives the machines which clusters there stand on; empty: the same.
+    """
+    return str(nodes.get_provider(session, provider_id).config.get("machines_of", ""))
+
+
+def _recognised(
+    session: Session, machines: str, told: Sequence[Mapping[str, Any]]
+) -> Mapping[str, tuple[nodes.Housed | None, Firmware | None]]:
+    """
+    By name there: our node, by what its firmware calls it, and what else is known. Never by a name or an address alone.
+    """
+    found = nodes.find_refs(session, machines, {one["uuid"] for one in told if one.get("uuid")})
+    housed = nodes.find_housed(session, machines, {ref for refs in found.values() for ref in refs})
+    twice = {uuid for uuid, count in Counter(one.get("uuid", "") for one in told).items() if count > 1}
+    hosts: dict[str, tuple[nodes.Housed | None, Firmware | None]] = {}
+    for one in told:
+        uuid = one.get("uuid", "")
+        refs = found.get(uuid, frozenset())
+        sure = len(refs) == 1 and uuid not in twice
+        firmware = Firmware(uuid, one.get("address", ""), one.get("gpus"), max(len(refs), 2 if uuid in twice else 0))
+        hosts[one["ref"]] = (housed.get(next(iter(refs))) if sure else None, firmware)
+    return hosts
+
+
+def _view(row: FoundClusterRow, known: Mapping[str, tuple[nodes.Housed | None, Firmware | None]], cluster_id: str) -> FoundCluster:
+    hosts = tuple(
+        FoundHost(one["ref"], one["node_set"], one["ready"], known[one["ref"]][0], one.get("leads", False), known[one["ref"]][1])
+        for one in row.facts["hosts"]
+    )
     told = [Obstacle(**one) for one in row.facts["obstacles"]]
     if row.gone_at is not None:
         told.append(Obstacle("gone", "It is not there any more."))
@@ -164,7 +220,7 @@ def obstacles_of(host: FoundHost, instance_types: Sequence[str], cluster_id: str
     """
     node, ref = host.node, host.ref
     if node is None:
-        return [Obstacle("host_not_enrolled", f"{ref} is not enrolled: enroll it first, and put it in maintenance.")]
+        return [_unknown(host)]
     if node.held_by and node.held_by == cluster_id:
         return []
     wrong = []
@@ -182,6 +238,36 @@ def obstacles_of(host: FoundHost, instance_types: Sequence[str], cluster_id: str
     if node.wired:
         words = f"Network ports of {ref} ({node.id}) are kept by us, and would be moved under what runs there."
         wrong.append(Obstacle("host_wired", words))
+    return [*wrong, *_differences(host, node)]
+
+
+def _unknown(host: FoundHost) -> Obstacle:
+    ref, known = host.ref, host.known
+    if known is None:
+        return Obstacle("host_not_enrolled", f"{ref} is not enrolled: enroll it first, and put it in maintenance.")
+    if known.nodes > 1:
+        words = f"{ref}: its firmware's name {known.uuid} is that of several machines, so it is not known which one it is."
+        return Obstacle("host_ambiguous", words)
+    words = (
+        f"{ref}: no machine that is enrolled at the provider of its machines is known by its firmware's name {known.uuid or '(none)'}. "
+        "Have its controller looked at (discovery targets), which tells the name, and enroll it with in_use."
+    )
+    return Obstacle("host_not_enrolled", words)
+
+
+def _differences(host: FoundHost, node: nodes.Housed) -> list[Obstacle]:
+    """
+    Where what is seen in the cluster is not what our inventory says of the machine.
+    """
+    wrong = []
+    if host.known is None:
+        return []
+    if node.address and host.known.address and node.address != host.known.address:
+        words = f"{host.ref} has the address {host.known.address}, and {node.id} is enrolled with {node.address}."
+        wrong.append(Obstacle("host_address_differs", words))
+    if not host.leads and host.known.gpus is not None and host.known.gpus != node.gpus:
+        words = f"{host.ref} gives work {host.known.gpus} GPUs, and {node.id} is enrolled with {node.gpus}."
+        wrong.append(Obstacle("host_gpus_differ", words))
     return wrong
 
 

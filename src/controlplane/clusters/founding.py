@@ -7,7 +7,7 @@ from typing import Any
 
 from sqlalchemy.orm import Session
 
-from controlplane.clusters import dedicating, dedicating_kubernetes
+from controlplane.clusters import dedicating, dedicating_kubernetes, joining, repository
 from controlplane.clusters.dedicating import Founding, Stage
 from controlplane.clusters.states import Order
 from controlplane.kit.secrets import Sealer
@@ -68,7 +68,9 @@ def renew(session: Session, row: Any, stage: Stage, drain: Sequence[str] = ()) -
     """
     The files of all hosts are those of the present members, and its scheduler is reached where it is. Raises one of BAD_PLANS.
     """
-    if row["kubernetes"] is not None:
+    if repository.came(row):
+        joining.renew(session, row)
+    elif row["kubernetes"] is not None:
         dedicating_kubernetes.renew(session, row, stage, drain)
     else:
         dedicating.renew(session, row, stage, drain)

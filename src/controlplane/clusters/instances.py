@@ -27,6 +27,8 @@ from controlplane.nodes.errors import NotOffered
 ACTIONS = tuple(nodes.ACTS)
 IN_USE = (*CHANGEABLE, "updating")
 REINSTALL = "reinstall"
+INSTALLS = ("reinstall", "rescue", "unrescue")
+JOINED_ONCE = "It was installed by others, or let into its cluster once: replace the instance instead."
 KEEPS_JOBS = "What the cluster knows is on the disk of this host; it is restarted instead."
 NOT_BARE = "The nodes of a {} cluster are not single machines to their owner."
 MOST_BOOTS = 200
@@ -108,6 +110,8 @@ def act(
     if refusal:
         error = NotChangeable(refusal, state=cluster.state) if _opens_nodes(cluster) else NotOffered(refusal, allowed=[])
         raise error
+    if verb in INSTALLS and repository.came(cluster):
+        raise NotOffered(JOINED_ONCE, allowed=[one for one in ACTIONS if one not in INSTALLS])
     if verb == REINSTALL and _is_head(session, cluster, member):
         raise NotOffered(KEEPS_JOBS, allowed=[one for one in ACTIONS if one != REINSTALL])
     if image_id is not None:
@@ -133,6 +137,8 @@ def allowed_actions(
     found = None if refusal else nodes.instance_state(session, member[0].id)
     if found is None:
         return dict.fromkeys(ACTIONS, refusal or nodes.NOT_OURS)
+    if repository.came(cluster):
+        return {**found.refusals, **dict.fromkeys(INSTALLS, JOINED_ONCE)}
     return {**found.refusals, REINSTALL: KEEPS_JOBS} if _is_head(session, cluster, member) else found.refusals
 
 

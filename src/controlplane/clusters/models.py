@@ -55,7 +55,8 @@ class ClusterRow(Moving, Base):
     """A Slurm of its owner's own: {offer, accounting, containers} as they were when it was ordered; none for others."""
     kubernetes: Mapped[dict[str, Any] | None] = mapped_column(JSONB(none_as_null=True))
     """A Kubernetes of its owner's own: {offer, distribution} as they were when it was ordered, and since its first upgrade
-    {version, install, ahead}; a managed one's has {distribution, version, job_features} and no offer; none for others."""
+    {version, install, ahead}; a managed one's has {distribution, version, job_features} and no offer, one that stood before it was ours
+    {distribution, version, came}; none for others."""
     upgrade: Mapped[dict[str, Any] | None] = mapped_column(JSONB(none_as_null=True))
     """How far the last upgrade of its workers is, as in states.Roll; none where there was none."""
     peer_id: Mapped[str | None] = mapped_column(ForeignKey("providers.id"))
@@ -67,7 +68,8 @@ class ClusterRow(Moving, Base):
     checks: Mapped[list[Any]] = mapped_column(JSONB(), server_default=text("'[]'::jsonb"))
     """Acceptance facts: [{name, result, detail}]."""
     adopted: Mapped[dict[str, Any] | None] = mapped_column(JSONB(none_as_null=True))
-    """A cluster that its provider had already: {found_id, ref, uid} as it was there, {let_go} once it is to go back; none for others."""
+    """A cluster that its provider had already: {found_id, ref, uid} as it was there, {nodes} by allocation where its Nodes have names of
+    their own, {let_go} once it is to go back; none for others."""
     running_at: Mapped[datetime | None]
     """When it first ran."""
     charged: Mapped[bool] = mapped_column(server_default=text("true"))

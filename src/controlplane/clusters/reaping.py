@@ -21,12 +21,18 @@ UNKNOWN = "unknown_cluster"
 """What no row of ours speaks of; shown at its provider besides."""
 KNOWN = text(
     """
-    SELECT id, state = 'deleted' AND provider_id IS NOT DISTINCT FROM :provider AS ended,
+    SELECT id, state = 'deleted' AND coalesce(:provider IN (provider_id, peer_id), false) AS ended,
       CAST(extract(epoch FROM cp_clock() - state_since) AS double precision) AS age_s
     FROM clusters WHERE id = ANY(:seen)
     """
 )
-PROVIDERS = text("SELECT DISTINCT provider_id FROM clusters WHERE provider_id IS NOT NULL AND state <> 'failed'")
+PROVIDERS = text(
+    """
+    SELECT provider_id FROM clusters WHERE provider_id IS NOT NULL AND state <> 'failed'
+    UNION SELECT peer_id FROM clusters c WHERE adopted IS NOT NULL AND EXISTS (
+      SELECT 1 FROM providers p WHERE p.id = c.peer_id AND p.state <> 'deleted')
+    """
+)
 
 
 def watched_providers(session: Session) -> list[ProviderRef]:

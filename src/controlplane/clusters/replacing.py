@@ -10,8 +10,8 @@ from typing import Any
 from sqlalchemy import select, text
 from sqlalchemy.orm import Session
 
-from controlplane.clusters import repository
-from controlplane.clusters.errors import NotChangeable, QuorumAtRisk
+from controlplane.clusters import joining, repository
+from controlplane.clusters.errors import NotChangeable, NoWorkersJoin, QuorumAtRisk
 from controlplane.clusters.models import ClusterRow
 from controlplane.clusters.service import CHANGEABLE, ClusterView, announce, enter, view_of
 from controlplane.health.classes import SICK
@@ -80,7 +80,13 @@ def _replace(session: Session, row: ClusterRow, workers: Sequence[str], lead: st
     """
     Whether the replacement of these workers, or of this control plane, has begun.
     """
+    try:
+        joining.check_growth(session, row)
+    except NoWorkersJoin:
+        return False
     if not workers:
+        if repository.came(row):
+            return False
         found = next((one for one in repository.members_of(session, [row.id])[row.id] if one[0].id == lead), None)
         if found is None:
             return False
@@ -102,7 +108,8 @@ def replace_instance(
 ) -> tuple[ClusterView, str]:
     """
     The node is being replaced by another; the cluster and its operation's id are returned. Raises NotFound, NotChangeable, OperationActive,
-    and for a control plane QuorumAtRisk, and NoCapacity while no other machine of its kind is free: it leaves before the other comes.
+    and for a control plane QuorumAtRisk, and NoCapacity while no other machine of its kind is free: it leaves before the other comes. In a
+    cluster that stood before it was ours ControlPlanesStay, and NoWorkersJoin.
     """
     principal.check_project(project_id)
     row = repository.get_cluster(session, project_id, cluster_id, lock=True)
@@ -113,10 +120,13 @@ def replace_instance(
         raise NotFound
     roles = {one.id: one.role for one in repository.sets_of(session, [row.id])[row.id]}
     if roles[found.node_set_id] == CONTROL_PLANE:
+        if repository.came(row):
+            joining.refuse_control_planes("its control planes are not replaced")
         _check_control_plane(session, row, found)
     elif roles[found.node_set_id] != "worker":
         words = "Heads and logins are not replaced: what the cluster knows is on their disks. Restart the instance instead."
         raise NotChangeable(words, state=row.state)
+    joining.check_growth(session, row)
     operation_id = _begin(session, row, [found.id], principal.id, "A node is being replaced.")
     session.refresh(row)
     return view_of(session, row), operation_id

@@ -21,6 +21,10 @@ from controlplane.nodes.states import ProviderRef, host_name
 
 FEATURES = "job_features"
 """Where it stands with a cluster's Kubernetes what jobs may ask of it."""
+CAME = "came"
+"""Where it stands there that it stood before it was ours."""
+SEATS = "nodes"
+"""Where it stands with a cluster that was taken over which Node the machine of each allocation is, where names differ."""
 
 
 def get_cluster(session: Session, project_id: str, cluster_id: str, *, lock: bool = False) -> ClusterRow:
@@ -133,7 +137,7 @@ def snapshot(
     """
     billed, booted = beside
     roles = {one.id: one.role for one in sets}
-    dedicated = row["peer_id"] is not None
+    dedicated, seats = row["peer_id"] is not None, seats_of(row["adopted"])
     managing = row["kubernetes"] is not None and row["kubernetes"]["distribution"] == MANAGED
     return ClusterSnapshot(
         id=row["id"],
@@ -145,7 +149,7 @@ def snapshot(
         user=row["provider_user"],
         provider=provider,
         members=tuple(
-            _member(one, roles[one[0].node_set_id], booted.get(one[0].id), billed=one[0].id in billed, dedicated=dedicated)
+            _member(one, roles[one[0].node_set_id], booted.get(one[0].id), seats, billed=one[0].id in billed, dedicated=dedicated)
             for one in members
         ),
         sets=tuple(SetSnapshot(one.id, one.name, one.instance_type, one.count) for one in sets),
@@ -159,6 +163,7 @@ def snapshot(
         version=kubernetes_version(row["kubernetes"]) if managing else "",
         ahead={} if row["kubernetes"] is None else row["kubernetes"].get("ahead", {}),
         features=features_of(row["kubernetes"], provider),
+        came=came(row),
         takes=_takeover(row),
         refusal=_refusal(row),
     )
@@ -168,6 +173,22 @@ def _refusal(row: Any) -> Refusal | None:
     if row["step"] not in {REFUSED, UNDOING, UNDONE}:
         return None
     return Refusal(row["issues"][0]["code"] if row["issues"] else "provider_refused", row["detail"])
+
+
+def came(row: Any) -> bool:
+    """
+    Whether the cluster, a row or its columns, is a Kubernetes of control planes that stood before it was ours.
+    """
+    kubernetes = row["kubernetes"] if isinstance(row, Mapping) else row.kubernetes
+    return bool(kubernetes and kubernetes.get(CAME))
+
+
+def seats_of(adopted: Mapping[str, Any] | None) -> Mapping[str, str]:
+    """
+    By allocation: the Node that its machine was when the cluster was taken over, where that is not what we would call it.
+    """
+    found: Mapping[str, str] = (adopted or {}).get(SEATS) or {}
+    return found
 
 
 def _takeover(row: Any) -> Takeover | None:
@@ -217,13 +238,16 @@ def read_roll(told: Mapping[str, Any]) -> Roll:
     return Roll(**values)
 
 
-def _member(row: Any, role: str, booted: boots.BootView | None, *, billed: bool, dedicated: bool) -> MemberSnapshot:
+def _member(
+    row: Any, role: str, booted: boots.BootView | None, seats: Mapping[str, str], *, billed: bool, dedicated: bool
+) -> MemberSnapshot:
     allocation = row[0]
+    follows = dedicated and allocation.id not in seats
     return MemberSnapshot(
         allocation_id=allocation.id,
         instance_id=allocation.instance_id,
         node_id=allocation.node_id,
-        ref=host_name(allocation.instance_id) if dedicated else row.ref,
+        ref=seats.get(allocation.id) or (host_name(allocation.instance_id) if dedicated else row.ref),
         gpus=0 if role == "control_plane" else allocation.gpus,  # pods never get a control plane's GPUs
         state=allocation.state,
         node_state=row.node_state,
@@ -231,7 +255,7 @@ def _member(row: Any, role: str, booted: boots.BootView | None, *, billed: bool,
         billed=billed,
         node_health=row.node_health,
         role=role,
-        current=not dedicated or (booted is not None and booted.applied_version >= booted.version and not booted.apply_failure),
+        current=not follows or (booted is not None and booted.applied_version >= booted.version and not booted.apply_failure),
         trouble="" if booted is None else booted.apply_failure,
     )
 

@@ -8,7 +8,7 @@ from typing import Any
 from sqlalchemy import select, update
 from sqlalchemy.orm import Session
 
-from controlplane.clusters import repository
+from controlplane.clusters import joining, repository
 from controlplane.clusters.errors import NotChangeable
 from controlplane.clusters.models import ClusterRow, NodeSetRow
 from controlplane.clusters.service import CHANGEABLE, ClusterView, announce, enter, view_of
@@ -34,7 +34,7 @@ def change_cluster(
     """
     Labels are changed at once; new counts are an operation, whose id is returned. `leaving` names the instances a shrink should take.
 
-    Raises NotFound, NotChangeable, OperationActive, QuotaExceeded, Invalid.
+    Raises NotFound, NotChangeable, OperationActive, QuotaExceeded, Invalid, NoWorkersJoin.
     """
     principal.check_project(project_id)
     row = repository.get_cluster(session, project_id, cluster_id, lock=True)
@@ -82,6 +82,7 @@ def _begin(
         wrong = [FieldError("body.node_sets", "mixed_change", "Grow first, then shrink, in two changes.")]
         raise Invalid("One change either grows node sets or shrinks them.", errors=wrong)
     if grown:
+        joining.check_growth(session, row)
         chain = quotas.Chain(row.reseller_id, row.tenant_id, row.project_id)
         quotas.take(session, chain, [quotas.Need("gpus", more * one.gpus, one.gpu_model, row.site) for one, more in grown])
     for one, more in grown:

@@ -401,11 +401,7 @@ def homes(session: Session, cluster_ids: Sequence[str]) -> dict[str, Home]:
             kind=row.kind,
             user=row.provider_user,
             provider=providers.get(peers[row.id] or ""),
-            instances={
-                one.ref if row.peer_id is None else host_name(one[0].instance_id): one[0].instance_id
-                for one in members[row.id]
-                if one[0].state == "active"
-            },
+            instances={_name_of(row, one): one[0].instance_id for one in members[row.id] if one[0].state == "active"},
             nodes=sum(one.count for one in work[row.id]),
             gpus_per_node=max((one.gpus for one in work[row.id]), default=0),
             gpu_model=models.pop() if len(models := {one.gpu_model for one in work[row.id]}) == 1 else "",
@@ -416,6 +412,14 @@ def homes(session: Session, cluster_ids: Sequence[str]) -> dict[str, Home]:
         )
         for row in rows
     }
+
+
+def _name_of(row: ClusterRow, member: Any) -> str:
+    """
+    What the member is called by whoever runs the cluster's work.
+    """
+    seat = repository.seats_of(row.adopted).get(member[0].id)
+    return seat or (str(member.ref) if row.peer_id is None else host_name(member[0].instance_id))
 
 
 def _peer_of(row: ClusterRow) -> str | None:
@@ -437,4 +441,5 @@ def allowed_actions(view: ClusterView) -> dict[str, str]:
     )
     upgradable = view.row.peer_id is not None or managing.is_managed(view.row.kubernetes)
     own = "" if upgradable else "Only a Slurm or a Kubernetes of one's own is upgraded."
+    own = "It stood before it was ours, and is upgraded from outside." if repository.came(view.row) else own
     return {"delete": "It is deleted." if state == "deleted" else "", "update": update_, "upgrade": own or update_}

@@ -11,6 +11,7 @@ from controlplane.clusters.refusals import Refusal
 from controlplane.clusters.takeovers import Takeover
 from controlplane.kit.states import State, StateTable
 from controlplane.nodes.states import ProviderRef
+from controlplane.rendering.kubernetes.joining import Entry
 from controlplane.rendering.kubernetes.plan import Distribution
 
 BARE = "baremetal"
@@ -256,6 +257,9 @@ class ClusterSnapshot:
     """Allocations whose hosts are told a later version of Kubernetes than the others: of their API server, or of all."""
     features: tuple[str, ...] | None = None
     """What jobs may ask of it; None where nobody has said yet."""
+    came: bool = False
+    """Whether it is a Kubernetes that stood before it was ours: nothing of ours is on its control planes, and its authority's key is not
+    ours."""
     takes: Takeover | None = None
     """What is being taken over, until it runs with us, or let go again: it is not ours to take down. None for others."""
     refusal: Refusal | None = None
@@ -302,6 +306,8 @@ class ClusterFacts:
     """What is new in what is kept of a Kubernetes' versions."""
     undone: bool = False
     """Whether the provider was seen without the change that it turned down."""
+    entry: Entry | None = None
+    """What new workers join by from now on; None: as before."""
     stopped: bool = False
     """Whether the operation ends as its owner wished: cancelled."""
     health: tuple[tuple[str, str, str], ...] = ()

@@ -23,11 +23,13 @@ class Seen:
     sets: tuple[dict[str, Any], ...]
     """[{name, instance_types}]."""
     hosts: tuple[dict[str, Any], ...]
-    """[{ref, node_set, ready}]."""
+    """[{ref, node_set, ready, leads, uuid, address, gpus}]."""
     obstacles: tuple[dict[str, str], ...]
     """[{code, message}]: why it cannot be taken over, as far as the provider knows."""
     notices: tuple[dict[str, str], ...]
     """[{code, message}]: what changes, or does not, when it is."""
+    distribution: str = ""
+    """Who set it up, where it comes with its control planes; empty for others."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,7 +9,7 @@ from typing import NoReturn
 from sqlalchemy import update
 from sqlalchemy.orm import Session
 
-from controlplane.clusters import managing, repository, upgrading_kubernetes
+from controlplane.clusters import joining, managing, repository, upgrading_kubernetes
 from controlplane.clusters.checking import check_format
 from controlplane.clusters.errors import NotChangeable
 from controlplane.clusters.models import ClusterRow, NodeSetRow
@@ -72,6 +72,8 @@ def upgrade_workers(
     version(row.version)
     if row.peer_id is None and not managing.is_managed(row.kubernetes):  # others have no hosts that follow files
         raise NotChangeable("Only a Slurm or a Kubernetes of one's own is upgraded.", state=row.state)
+    if repository.came(row):
+        joining.refuse_control_planes("it is not upgraded")
     _check_words(row, wish)
     new = NewOperation("cluster.upgrade", "cluster", row.id, principal.id, row.tenant_id, row.project_id)
     operation_id = start_operation(session, new)

@@ -44,14 +44,29 @@ class Housed:
     """The cluster of ours that holds it; empty for none."""
     wired: bool
     """Whether we keep network ports of it."""
+    gpus: int = 0
+    """How many it should have."""
+    address: str = ""
+    """Its own address; empty where it is not known."""
 
 
 HOUSED = text(
     """
     SELECT n.id, n.ref, n.state, n.instance_type, n.health, coalesce(a.cluster_id, '') AS held_by,
-      EXISTS (SELECT 1 FROM node_ports w WHERE w.node_id = n.id) AS wired
+      EXISTS (SELECT 1 FROM node_ports w WHERE w.node_id = n.id) AS wired, n.gpus, coalesce(n.address, '') AS address
     FROM nodes n LEFT JOIN allocations a ON a.node_id = n.id AND a.state <> 'ended'
     WHERE n.provider_id = :provider AND n.ref = ANY(:refs) AND n.state <> 'retired'
+    """
+)
+KNOWN_AS = text(
+    """
+    SELECT n.ref, lower(u.uuid) AS uuid FROM nodes n
+    LEFT JOIN discovered_machines d ON d.provider_id = n.provider_id AND d.controller_url = n.access->>'url'
+      AND d.controller_system = coalesce(n.access->>'system', '') AND d.controller_url <> ''
+    CROSS JOIN LATERAL (
+      SELECT DISTINCT s.uuid FROM unnest(ARRAY[n.inventory->'hardware'->>'uuid', n.inventory->>'uuid', d.inventory->>'uuid']) AS s(uuid)
+      WHERE lower(s.uuid) = ANY(:uuids)) u
+    WHERE n.provider_id = :provider AND n.state <> 'retired'
     """
 )
 TAKE = text(
@@ -94,6 +109,32 @@ def find_housed(session: Session, provider_id: str, refs: Collection[str]) -> Ma
     """
     rows = session.execute(HOUSED, {"provider": provider_id, "refs": sorted(set(refs))}).all()
     return {row.ref: Housed(*row) for row in rows}
+
+
+def find_refs(session: Session, provider_id: str, uuids: Collection[str]) -> Mapping[str, frozenset[str]]:
+    """
+    By what firmware calls machines, lower case: the names of the provider's nodes that were inspected, or found, to be called so. Some
+    controllers tell the first three parts of such a name in the other order of bytes; both are the same name. One query.
+    """
+    spelled = {form: one for one in uuids for form in (one, swapped(one)) if form}
+    rows = session.execute(KNOWN_AS, {"provider": provider_id, "uuids": sorted(spelled)}).all()
+    found: dict[str, set[str]] = {}
+    for row in rows:
+        found.setdefault(spelled[row.uuid], set()).add(row.ref)
+    return {uuid: frozenset(refs) for uuid, refs in found.items()}
+
+
+def swapped(uuid: str) -> str:
+    """
+    The name with the first three parts in the other order of bytes; empty for what is none. Pure.
+
+    Source: SMBIOS (DSP0134), "System — UUID": they are told in the order of the wire or of little-endian machines.
+    """
+    parts = uuid.split("-")
+    if [len(one) for one in parts] != [8, 4, 4, 4, 12]:
+        return ""
+    turned = ["".join(reversed([one[at : at + 2] for at in range(0, len(one), 2)])) for one in parts[:3]]
+    return "-".join([*turned, *parts[3:]])
 
 
 def adopt(session: Session, wanted: Sequence[Hold]) -> bool:

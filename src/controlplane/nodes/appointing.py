@@ -51,14 +51,14 @@ def direct(session: Session, provider_id: str, config: Mapping[str, Any]) -> Non
 
 
 def note_features(
-    session: Session, cluster_id: str, features: Sequence[str], volumes: Sequence[str], mig: Mapping[str, int]
+    session: Session, provider_id: str, features: Sequence[str], volumes: Sequence[str], mig: Mapping[str, int]
 ) -> None:
     """
-    What jobs may ask of the cluster's own scheduler is known, with the volumes and slices that it has.
+    What jobs may ask of a cluster's own scheduler is known, with the volumes and slices that it has.
     """
     told = {"job_features": list(features), "volumes": list(volumes), "mig": dict(mig)}
     said = ProviderRow.capabilities.op("||")(cast(told, JSONB))
-    statement = update(ProviderRow).where(ProviderRow.cluster_id == cluster_id, ProviderRow.state != "deleted")
+    statement = update(ProviderRow).where(ProviderRow.id == provider_id, ProviderRow.state != "deleted")
     session.execute(statement.values(capabilities=said))
 
 

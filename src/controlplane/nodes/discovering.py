@@ -85,6 +85,8 @@ class Adoption:
     """Of that account."""
     address: str | None = None
     """The machine's own address."""
+    in_use: bool = False
+    """Whether something runs on it that is to go on."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -381,6 +383,7 @@ def adopt(session: Session, machine_id: str, said: Adoption, sealer: Sealer | No
         address=said.address,
         serial=seen.serial or None,
         unit=said.unit,
+        in_use=said.in_use,
     )
     made = enroll(session, provider.id, provider.site, [new], sealer)
     if not made:

@@ -203,7 +203,7 @@ def get_discovered_machine(call: Call, machine_id: str) -> DiscoveredOut:
 def adopt_machine(call: Call, machine_id: str, body: Adopt) -> Reply:
     """
     The machine is a node with the serial number that was seen, and is inspected, checked and wiped before it is available: what is on its
-    disks is lost.
+    disks is lost. With `in_use` it is put in maintenance instead, and nothing is done to it.
     """
     node_id = discovering.adopt(call.session, machine_id, body.plain(), call.sealer)
     call.audit_target, call.audit_detail = node_id, {"discovered_id": machine_id}

@@ -194,6 +194,11 @@ class Adopt(Body):
         default=None, description="Sealed at once and never shown again; null: the provider's.", examples=["correct horse battery"]
     )
     address: Place | None = Field(default=None, description="The machine's own address.", examples=["10.1.7.41"])
+    in_use: bool = Field(
+        default=False,
+        description="Whether something runs on it that is to go on: it is in maintenance at once, and its disks are left alone.",
+        examples=[False],
+    )
 
     def plain(self) -> Adoption:
         """

@@ -30,6 +30,7 @@ from controlplane.rendering.slurm import offer as slurm
 from controlplane.rendering.slurm.words import BadPlan as BadSlurm
 
 ADAPTERS = "controlplane.providers"  # the entry point group
+IN_USE, IN_USE_WORDS = "maintenance", "Enrolled while in use; nothing is done to it."
 CheckVersion = Callable[[int], None]
 
 
@@ -121,6 +122,8 @@ class NewNode:
     """Lowest rack unit."""
     labels: Mapping[str, str] = field(default_factory=dict)
     """Free pairs."""
+    in_use: bool = False
+    """Whether something runs on it that is to go on: it is put in maintenance, and nothing is done to it."""
 
 
 def seal_secrets(sealer: Sealer | None, provider_id: str, secrets: Mapping[str, str]) -> bytes | None:
@@ -316,7 +319,8 @@ def enroll_from(session: Session, provider_id: str, nodes: Iterable[NewNode], se
 
 def enroll(session: Session, provider_id: str, site: str, nodes: Iterable[NewNode], sealer: Sealer | None = None) -> list[str]:
     """
-    Nodes that were not known are enrolled and go through inspection, checks and a wipe before they are available; their ids are returned.
+    Nodes that were not known are enrolled and go through inspection, checks and a wipe before they are available, those in use once a
+    person lets them; their ids are returned.
 
     Raises Unavailable for a password where there is nothing to seal it with, Conflict for a switch port that another node has.
     """
@@ -328,14 +332,16 @@ def enroll(session: Session, provider_id: str, site: str, nodes: Iterable[NewNod
     ids = list(session.execute(statement, rows).scalars())
     wire(session, {one: ports[one] for one in ids})
     stay = NODE_STATES.by_name[NODE_STATES.initial].longest_stay_s
+    kept = {row["id"] for row in rows if row["state"] != NODE_STATES.initial}
+    moving = [one for one in ids if one not in kept]
     session.execute(
-        update(NodeRow).where(NodeRow.id.in_(ids)).values(deadline_at=CpClock() + func.make_interval(0, 0, 0, 0, 0, 0, stay))
+        update(NodeRow).where(NodeRow.id.in_(moving)).values(deadline_at=CpClock() + func.make_interval(0, 0, 0, 0, 0, 0, stay))
     )
-    record(
-        session,
-        [Event("node.enrolled", "node", one) for one in ids],
-        [Move("node", one, "", NODE_STATES.initial, "enrolled") for one in ids],
-    )
+    if kept:
+        session.execute(update(NodeRow).where(NodeRow.id.in_(kept)).values(due_at=None))
+    moves = [Move("node", one, "", NODE_STATES.initial, "enrolled") for one in ids]
+    moves += [Move("node", one, NODE_STATES.initial, IN_USE, IN_USE_WORDS) for one in ids if one in kept]
+    record(session, [Event("node.enrolled", "node", one) for one in ids], moves)
     return ids
 
 
@@ -356,7 +362,8 @@ def _enrolled(one: NewNode, provider_id: str, site: str, sealer: Sealer | None) 
         "nvlink_domain": one.nvlink_domain,
         "instance_type": one.instance_type,
         "gpus": one.gpus,
-        "state": NODE_STATES.initial,
+        "state": IN_USE if one.in_use else NODE_STATES.initial,
+        "reason": IN_USE_WORDS if one.in_use else "",
         "access": access,
         "sealed": sealed,
         "rotation": "due" if access else "",

@@ -332,7 +332,7 @@ def are_free(session: Session, site: str, instance_type: str, wanted: int) -> bo
 DEPENDENTS = text(
     """
     SELECT (SELECT count(*) FROM nodes WHERE provider_id = :provider AND state <> 'retired'),
-           (SELECT count(*) FROM clusters WHERE provider_id = :provider AND state <> 'deleted')
+           (SELECT count(*) FROM clusters WHERE :provider IN (provider_id, peer_id) AND state <> 'deleted')
     """
 )
 

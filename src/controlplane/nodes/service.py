@@ -19,7 +19,7 @@ from controlplane.kit.operations import NewOperation, Progress, advance, start_o
 from controlplane.kit.paging import Page, PageAsk, fetch_page
 from controlplane.nodes import repository
 from controlplane.nodes.acting import ACTS, NOT_OURS, InstanceState, act_on_instance, instance_state
-from controlplane.nodes.adopting import AT_REST, Housed, adopt, find_housed, hand_back, part, settle
+from controlplane.nodes.adopting import AT_REST, Housed, adopt, find_housed, find_refs, hand_back, part, settle
 from controlplane.nodes.allocating import (
     Hold,
     accept_release,
@@ -115,6 +115,7 @@ __all__ = [
     "failed_deployments",
     "find_housed",
     "find_provider",
+    "find_refs",
     "freeze",
     "get_node",
     "get_provider",

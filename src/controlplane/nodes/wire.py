@@ -66,6 +66,12 @@ class NodeEnroll(Body):
     )
     address: Place | None = Field(default=None, description="The machine's own address.", examples=["10.1.7.41"])
     ports: list[PortIn] = Field(default=[], max_length=32, description="How its network ports are wired, where that is known.")
+    in_use: bool = Field(
+        default=False,
+        description="Whether something runs on it that is to go on, for example a cluster that is to be taken over: it is in maintenance "
+        "at once, and is not inspected, checked or wiped.",
+        examples=[False],
+    )
 
     def new(self) -> NewNode:
         """
@@ -87,6 +93,7 @@ class NodeEnroll(Body):
             controller=controller,
             address=self.address,
             ports=tuple(NewPort(one.name, one.fabric_id, one.switch, one.port) for one in self.ports),
+            in_use=self.in_use,
         )
 
 

@@ -37,6 +37,14 @@ class StandingHost:
     """Which set of alike workers it belongs to."""
     ready: bool
     """Whether it is in use there now."""
+    leads: bool = False
+    """Whether it is a control plane that comes with the cluster."""
+    uuid: str = ""
+    """What the machine's firmware calls it, lower case, where its name there is not the one it is enrolled by; empty: its name is."""
+    address: str = ""
+    """Its own address, where that is told with `uuid`."""
+    gpus: int | None = None
+    """GPUs that work is given on it, where that is told."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,6 +81,8 @@ class Standing:
     """Why it cannot be taken over as it is, as far as the peer knows."""
     notices: tuple[Remark, ...] = ()
     """What changes, or does not, when it is."""
+    distribution: str = ""
+    """Who set it up, where it comes with its control planes: kubeadm, k3s; empty for others."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -89,6 +89,8 @@ class Inventory:
     """Serial number: operators only."""
     firmware: dict[str, str] = field(default_factory=dict)
     """Component to version."""
+    uuid: str = ""
+    """What the machine's firmware calls it, lower case; empty: the peer does not tell."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -30,6 +30,7 @@ from controlplane.providers.errors import (
 )
 from controlplane.providers.fabrics import Fabrics
 from controlplane.providers.hardware import Controller, Hardware
+from controlplane.providers.joining import SupportsJoining
 from controlplane.providers.machines import Machines
 from controlplane.providers.registry import AdapterInput, build_adapter
 from controlplane.providers.services import SupportsServices
@@ -323,6 +324,15 @@ class Toolbox:
         if not hasattr(adapter, "adopt_cluster"):
             raise Unsupported("this provider hands over no clusters", code="adoption_not_offered")
         return cast("SupportsAdoption", adapter)
+
+    def joining(self, provider: Reachable) -> SupportsJoining:
+        """
+        The provider as one that machines join by a token. Raises Unsupported when they do not.
+        """
+        adapter = self.adapter(provider)
+        if not hasattr(adapter, "open_door"):
+            raise Unsupported("nobody joins this provider by a token", code="provider_no_joining")
+        return cast("SupportsJoining", adapter)
 
     def gpu_use(self, provider: Reachable) -> SupportsGpuUse | None:
         """

@@ -40,6 +40,7 @@ def _seen(one: Standing) -> Seen:
         hosts=tuple(asdict(each) for each in one.hosts),
         obstacles=tuple(_told(each) for each in one.obstacles),
         notices=tuple(_told(each) for each in one.notices),
+        distribution=one.distribution,
     )
 
 

@@ -13,7 +13,7 @@ from typing import Any
 from controlplane.rendering.kubernetes import layout
 from controlplane.rendering.kubernetes.files import RenderedFile, yaml_text
 from controlplane.rendering.kubernetes.keys import ClusterKeys
-from controlplane.rendering.kubernetes.plan import API_PORT, KubernetesPlan
+from controlplane.rendering.kubernetes.plan import API_PORT, KubernetesPlan, Shape
 
 API = "kubeadm.k8s.io/v1beta4"
 SOCKET = "unix:///run/containerd/containerd.sock"
@@ -68,17 +68,24 @@ def join_file(plan: KubernetesPlan, keys: ClusterKeys, shape: str) -> RenderedFi
     What makes a worker of this shape join.
     """
     wanted = plan.shape(shape)
-    labels = {"node.kubernetes.io/instance-type": wanted.name}
-    if wanted.gpus:
+    return join_with(plan, keys.bootstrap, keys.cluster.pin, wanted)
+
+
+def join_with(plan: KubernetesPlan, token: str, pin: str, shape: Shape) -> RenderedFile:
+    """
+    What makes a worker of this shape join by the token, where the authority has that pin.
+    """
+    labels = {"node.kubernetes.io/instance-type": shape.name}
+    if shape.gpus:
         labels |= {GPU_LABEL: "true"}
-    return _secret(layout.JOIN, yaml_text(_join(plan, keys, labels)))
+    return _secret(layout.JOIN, yaml_text(_join(plan, token, pin, labels)))
 
 
 def join_control_plane_file(plan: KubernetesPlan, keys: ClusterKeys) -> RenderedFile:
     """
     What makes a control plane join that does not found the cluster.
     """
-    document = {**_join(plan, keys, {}), "controlPlane": {"localAPIEndpoint": {"bindPort": API_PORT}}}
+    document = {**_join(plan, keys.bootstrap, keys.cluster.pin, {}), "controlPlane": {"localAPIEndpoint": {"bindPort": API_PORT}}}
     return _secret(layout.JOIN_CONTROL_PLANE, yaml_text(document))
 
 
@@ -148,16 +155,16 @@ def _proxy(plan: KubernetesPlan) -> Mapping[str, Any]:
     }
 
 
-def _join(plan: KubernetesPlan, keys: ClusterKeys, labels: Mapping[str, str]) -> dict[str, Any]:
+def _join(plan: KubernetesPlan, token: str, pin: str, labels: Mapping[str, str]) -> dict[str, Any]:
     return {
         "apiVersion": API,
         "kind": "JoinConfiguration",
         "nodeRegistration": _registration(plan, labels),
         "discovery": {
             "bootstrapToken": {
-                "token": keys.bootstrap,
-                "apiServerEndpoint": f"{plan.api_name}:{API_PORT}",
-                "caCertHashes": [keys.cluster.pin],
+                "token": token,
+                "apiServerEndpoint": plan.api_at,
+                "caCertHashes": [pin],
             }
         },
     }

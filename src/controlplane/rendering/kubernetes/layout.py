@@ -4,7 +4,7 @@ Where things stand on a host, and how the API is asked there.
 
 from __future__ import annotations
 
-from controlplane.rendering.kubernetes.plan import API_PORT, Distribution, KubernetesPlan
+from controlplane.rendering.kubernetes.plan import Distribution, KubernetesPlan
 
 OURS = "/etc/controlplane/kubernetes"
 """Folder of what the control plane lays down and no distribution looks for."""
@@ -69,7 +69,7 @@ def api_url(plan: KubernetesPlan) -> str:
     """
     Where hosts of the cluster find the API.
     """
-    return f"https://{plan.api_name}:{API_PORT}"
+    return f"https://{plan.api_at}"
 
 
 def authority_path(plan: KubernetesPlan) -> str:

@@ -152,6 +152,7 @@ def plan_of(
     version: str = "",
     programs: Programs | None = None,
     ahead: tuple[Ahead, ...] = (),
+    endpoint: str = "",
 ) -> KubernetesPlan:
     """
     The cluster of these hosts by the offer, of its version where no other is given. Raises KeyError for a distribution or an instance type
@@ -174,4 +175,5 @@ def plan_of(
         has_images=offer.has_images,
         programs=programs,
         ahead=ahead,
+        endpoint=endpoint,
     )

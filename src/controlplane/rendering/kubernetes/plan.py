@@ -183,6 +183,8 @@ class KubernetesPlan:
     departed: tuple[Host, ...] = ()
     """Hosts that were lost before they were known to be in: nothing stays of what they left in the API and, control planes, in etcd; those
     have an address here, workers none."""
+    endpoint: str = ""
+    """Host and port of the API of a cluster that others set up; empty: by the name that hosts of ours give it."""
 
     @property
     def minor(self) -> int:
@@ -198,6 +200,13 @@ class KubernetesPlan:
         try one after the other: so no load balancer stands before them.
         """
         return f"api.{self.cluster}.internal"
+
+    @property
+    def api_at(self) -> str:
+        """
+        Host and port by which hosts find the API.
+        """
+        return self.endpoint or f"{self.api_name}:{API_PORT}"
 
     @cached_property
     def founders(self) -> tuple[Host, ...]:

@@ -80,12 +80,19 @@ def worker_files(plan: KubernetesPlan, shape: str) -> tuple[RenderedFile, ...]:
 
 def _common(plan: KubernetesPlan, role: Role) -> Iterator[RenderedFile]:
     """
-    What every host has: the API's name with all its addresses, its version, and what pods' networks ask of a kernel.
+    What every host has: the API's name with all its addresses, and what a host of any cluster has.
     """
-    yield from version_files(plan, role)
+    yield from host_files(plan, role)
     names = ["127.0.0.1 localhost", "::1 localhost ip6-localhost ip6-loopback"]
     names += [f"{one.address} {plan.api_name} {one.name}" for one in plan.founders]
     yield text_file(layout.HOSTS, names)
+
+
+def host_files(plan: KubernetesPlan, role: Role) -> Iterator[RenderedFile]:
+    """
+    Its version, and what pods' networks ask of a kernel.
+    """
+    yield from version_files(plan, role)
     yield text_file("/etc/modules-load.d/90-kubernetes.conf", ["overlay", "br_netfilter"])
     settings = ["net.bridge.bridge-nf-call-iptables = 1", "net.bridge.bridge-nf-call-ip6tables = 1", "net.ipv4.ip_forward = 1"]
     settings += ["fs.inotify.max_user_instances = 8192", "fs.inotify.max_user_watches = 1048576"]

@@ -85,7 +85,7 @@ def _entering(plan: KubernetesPlan) -> Iterator[str]:
     yield '    kubeadm join --config "$1" $again $begun'
     yield "  do"
     yield "    tries=$((tries + 1))"
-    yield f"    [ $((tries * 10)) -lt \"$TRIES\" ] || {{ echo '{plan.api_name} does not take this host' >&2; exit 1; }}"
+    yield f"    [ $((tries * 10)) -lt \"$TRIES\" ] || {{ echo '{plan.endpoint or plan.api_name} does not take this host' >&2; exit 1; }}"
     yield "    again=--ignore-preflight-errors=all"
     yield "    sleep 10"
     yield "  done"

@@ -190,6 +190,8 @@ class InventoryConfig(_Strict):
     """As in the catalog."""
     serial: str = "/properties/serial"
     """Serial number."""
+    uuid: str = "/properties/system_uuid"
+    """What the machine's firmware calls it, its SMBIOS system UUID."""
     gpu_devices: dict[str, str] = Field(default_factory=dict)
     """PCI `vendor:product` to catalog model, for example `{"10de:2330": "H100-SXM5-80GB"}`: counted where PCI devices are listed."""
 

@@ -108,6 +108,7 @@ def fold_inventory(
         cpus=cpus,
         serial=str(serial),
         firmware=firmware,
+        uuid=str(pointed(document, config.uuid) or "").lower(),
     )
 
 

@@ -9,6 +9,7 @@ from contextlib import contextmanager
 from datetime import datetime
 
 from controlplane.providers.adapters.kubernetes.access import access
+from controlplane.providers.adapters.kubernetes.adopting_own import Taken, TakenGround
 from controlplane.providers.adapters.kubernetes.config import KubernetesConfig
 from controlplane.providers.adapters.kubernetes.directory import Directory
 from controlplane.providers.adapters.kubernetes.gauges import Gauges
@@ -32,6 +33,7 @@ from controlplane.providers.clusters import (
 from controlplane.providers.credentials import Kubeconfig
 from controlplane.providers.deadline import one_call
 from controlplane.providers.errors import Permanent, Refused, Unsupported
+from controlplane.providers.joining import Door
 from controlplane.providers.kube.access import Access
 from controlplane.providers.kube.client import Kube
 from controlplane.providers.kube.rights import Rights
@@ -67,6 +69,8 @@ def build(given: AdapterInput) -> KubernetesAdapter:
         max_body_bytes=config.max_body_mib * MIB,
         page_size=config.page_size,
     )
+    if config.machines_of:
+        return KubernetesAdapter(config, kube, names, way, given.now, taken=Taken(kube, names, config, way, given.now))
     if config.dedicated is None:
         return KubernetesAdapter(config, kube, names, way, given.now)
     ground = OwnGround(kube, names, config, config.dedicated.cluster_id, config.dedicated.tenant_id)
@@ -76,7 +80,7 @@ def build(given: AdapterInput) -> KubernetesAdapter:
 class KubernetesAdapter:
     """
     One Kubernetes as Clusters, SupportsJobs, SupportsGlances, SupportsNews, SupportsOutput, SupportsServices, SupportsKubeconfigs,
-    SupportsAdoption and Machines. Safe to share between threads.
+    SupportsAdoption, Machines, and where it stood before us whole SupportsJoining. Safe to share between threads.
     """
 
     def __init__(
@@ -88,19 +92,21 @@ class KubernetesAdapter:
         now: Callable[[], datetime],
         own: Own | None = None,
         ground: OwnGround | None = None,
+        taken: Taken | None = None,
     ) -> None:
         self._config = config
         self._kube = kube
         self._rights = Rights(kube)
         self._shared = Shared(kube, names, config, now)
-        self._clusters: Shared | Own = own or self._shared
-        self._ground: Shared | OwnGround = ground or self._shared
+        self._taken = taken
+        self._clusters: Shared | Own | Taken = taken or own or self._shared
+        self._ground: Shared | OwnGround | TakenGround = TakenGround(taken) if taken else ground or self._shared
         self._jobs = Jobs(kube, names, config, self._ground, now)
         self._nodes = Nodes(kube, names, config, self._shared.pool, now)
         self._gauges = Gauges(names, config)
-        self._tokens: Tokens | Own = own or Tokens(kube, names, config, way, self._shared)
+        self._tokens: Tokens | Own | Taken = taken or own or Tokens(kube, names, config, way, self._shared)
         self._services = Services(kube, names, config, self._ground)
-        self._directory = Directory(kube, names) if own is None else None
+        self._directory = Directory(kube, names) if own is None and taken is None else None
         self._taking = None if self._directory is None else Taking(kube, names, config, self._shared, self._directory)
 
     def close(self) -> None:
@@ -118,6 +124,8 @@ class KubernetesAdapter:
         with one_call():
             version = str(self._kube.get("/version").get("gitVersion", "unknown"))
             groups = {str(one.get("name")) for one in self._kube.get("/apis").get("groups") or []}
+            if self._taken is not None:
+                return self._taken.capabilities(version, groups)
             kueue = self._ground.kueue()
             told = version_words(version, kueue, groups)
             if isinstance(self._ground, OwnGround):
@@ -199,6 +207,9 @@ class KubernetesAdapter:
         See `Clusters.undrain`.
         """
         with self._at(cluster_id):
+            if self._taken is not None:
+                self._taken.undrain(cluster_id, refs)
+                return
             for ref in refs:
                 self._shared.pool.undrain(cluster_id, ref)
 
@@ -271,11 +282,12 @@ class KubernetesAdapter:
         See `SupportsAdoption.list_standing`.
         """
         with one_call():
-            taking = self._adopting()
-            lacks = self._lacks({str(one.get("name")) for one in self._kube.get("/apis").get("groups") or []})
+            adopting = self._adopting()
+            groups = self._kube.get("/apis").get("groups") or [] if self._taking is not None else []
+            lacks = self._lacks({str(one.get("name")) for one in groups}) if self._taking is not None else ()
             if lacks:
                 raise Unsupported(f"the credential may not: {', '.join(lacks)}"[:MAX_NOTE], code="adoption_not_offered")
-            return taking.list_standing()
+            return adopting.list_standing()
 
     def adopt_cluster(self, adoption: Adoption) -> None:
         """
@@ -291,10 +303,31 @@ class KubernetesAdapter:
         with one_call():
             self._adopting().let_go(cluster_id)
 
+    def open_door(self, cluster_id: str, *, lasts_s: int) -> Door:
+        """
+        See `SupportsJoining.open_door`.
+        """
+        with one_call():
+            return self._whole().open_door(cluster_id, lasts_s)
+
+    def close_door(self, cluster_id: str) -> None:
+        """
+        See `SupportsJoining.close_door`.
+        """
+        with one_call():
+            self._whole().close_door(cluster_id)
+
+    def _whole(self) -> Taken:
+        if self._taken is None:
+            raise Unsupported("this Kubernetes is not taken over whole", code="adoption_not_offered")
+        return self._taken
+
     def list_machines(self) -> MachineList:
         """
-        See `Machines.list_machines`.
+        See `Machines.list_machines`. Raises Unsupported where its machines are enrolled elsewhere.
         """
+        if self._taken is not None:
+            raise Unsupported("its machines are enrolled at the provider that drives them", code="provider_machines_elsewhere")
         with one_call():
             return self._nodes.list_views()
 
@@ -398,10 +431,11 @@ class KubernetesAdapter:
         policies, volumes = self._shared.policies.api(), bool(self._config.volumes)
         return self._rights.missing(adoption_needs(groups, policies=policies, volumes=volumes))
 
-    def _adopting(self) -> Taking:
-        if self._taking is None:
+    def _adopting(self) -> Taking | Taken:
+        adopting = self._taken or self._taking
+        if adopting is None:
             raise Unsupported("a cluster of ours hands over nothing", code="adoption_not_offered")
-        return self._taking
+        return adopting
 
 
 def _inventory(counts: Sequence[int], nodes: int) -> str:

@@ -43,6 +43,12 @@ class KubernetesConfig(WorkConfig):
     """Certificates that sign the API server's, as text; empty: the system's. A kubeconfig brings its own."""
     dedicated: OwnConfig | None = None
     """Where it is one cluster of ours, whose keys are the secrets; none: others share it."""
+    machines_of: str = Field(default="", pattern=r"^(prv_[0-9a-z]{26})?$")
+    """Where it is one cluster that stood before us, to be taken over whole: the provider that drives its machines, where they are enrolled.
+    Empty: others share it."""
+    join_server: str = Field(default="", pattern=r"^([^\s/:@]+:\d{1,5})?$", max_length=260)
+    """With `machines_of`: host and port at which new workers reach the API server; empty: as the cluster tells hosts (kubeadm), or as we
+    reach it (k3s)."""
     context: str = Field(default="", max_length=253)
     """Which context of the kubeconfig; empty: its current one."""
     timeout_s: float = Field(default=10.0, gt=0, le=20)
@@ -67,4 +73,4 @@ class KubernetesConfig(WorkConfig):
         """
         See `WorkConfig.whole`.
         """
-        return self.dedicated is not None
+        return self.dedicated is not None or bool(self.machines_of)

@@ -6,7 +6,8 @@ comes in does so by a certificate that its own authority signed.
 from __future__ import annotations
 
 import base64
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any
 
@@ -69,6 +70,7 @@ class Own:
         self._own = _own(config)
         self._authority = secrets[CERTIFICATE], secrets[KEY]
         self._now = now
+        self._seats = Seats(self._own.mark, self._own.api_mark)
 
     def apply(self, spec: ClusterSpec) -> None:
         """
@@ -88,16 +90,11 @@ class Own:
         offers = self._ground.offers(nodes)
         self._ground.follow(nodes)
         pool = self._ground.pool
-        members = tuple(self._member(one, pool) for one in nodes)
-        up = sum(one.state == "up" for one in members)
-        told: CheckResult = "passed" if members and up == len(members) else "failed"
+        members = self._seats.members(nodes, pool)
         return ClusterView(
             cluster_id=cluster_id,
             members=members,
-            checks=(
-                Check("nodes_answer", told, f"{up} of {len(members)}"),
-                Check("fabric_bandwidth", "not_measured", "Kubernetes does not measure the fabric"),
-            ),
+            checks=checks_of(members),
             version=_plain(self._kube.get("/version").get("gitVersion", "")) if any(one.api_version for one in members) else "",
             job_features=offers.features,
             volumes=offers.volumes,
@@ -136,35 +133,69 @@ class Own:
         user = {"client-certificate-data": _base64(certificate), "client-key-data": _base64(key)}
         return Kubeconfig(kubeconfig_text(cluster_id, server, user), ends)
 
+    def _check(self, cluster_id: str) -> None:
+        if cluster_id != self._own.cluster_id:
+            raise NotFound(f"{cluster_id} is not the cluster that this Kubernetes is")
+
+
+@dataclass(frozen=True, slots=True)
+class Seats:
+    """
+    How nodes of a whole Kubernetes are told as members.
+    """
+
+    mark: str
+    """Annotation of nodes that leave."""
+    api_mark: str = ""
+    """Annotation of control planes that were upgraded; empty: none."""
+
+    def members(self, nodes: Iterable[Json], pool: Pool) -> tuple[MemberView, ...]:
+        """
+        All nodes.
+        """
+        return tuple(self._member(one, pool) for one in nodes)
+
     def _member(self, node: Json, pool: Pool) -> MemberView:
         meta = node["metadata"]
         leads = LEADS in (meta.get("labels") or {})
-        gpus = 0 if leads else self._gpus(node, pool)  # pods with GPUs never run on a control plane
-        told = (meta.get("annotations") or {}).get(self._own.api_mark, "") if leads else ""
+        gpus = 0 if leads else gpus_given(node, pool)  # pods with GPUs never run on a control plane
+        told = (meta.get("annotations") or {}).get(self.api_mark, "") if leads else ""
         kubelet = (node.get("status", {}).get("nodeInfo") or {}).get("kubeletVersion", "")
-        return MemberView(meta["name"], self._state(node), gpus, version=_plain(kubelet), api_version=_plain(told))
+        return MemberView(meta["name"], self.state(node), gpus, version=_plain(kubelet), api_version=_plain(told))
 
-    def _gpus(self, node: Json, pool: Pool) -> int | None:
+    def state(self, node: Json) -> MemberState:
         """
-        What a device plugin counts, whole or in slices, or what a DRA driver publishes: a tenant may have either, and with the driver no
-        node shows a count.
+        Where the node stands.
         """
-        counted, devices = pool.gpus(node), pool.devices
-        if counted != 0 or not devices.api():
-            return counted
-        return sum(1 for one in devices.on(node["metadata"]["name"]) if usable(one))
-
-    def _state(self, node: Json) -> MemberState:
         ready = ready_condition(node)
         if ready is None:
             return "joining"
         if ready.get("status") != "True":
             return "down"
-        return MARKED.get((node["metadata"].get("annotations") or {}).get(self._own.mark, ""), "up")
+        return MARKED.get((node["metadata"].get("annotations") or {}).get(self.mark, ""), "up")
 
-    def _check(self, cluster_id: str) -> None:
-        if cluster_id != self._own.cluster_id:
-            raise NotFound(f"{cluster_id} is not the cluster that this Kubernetes is")
+
+def gpus_given(node: Json, pool: Pool) -> int | None:
+    """
+    What a device plugin counts, whole or in slices, or what a DRA driver publishes: a tenant may have either, and with the driver no node
+    shows a count.
+    """
+    counted, devices = pool.gpus(node), pool.devices
+    if counted != 0 or not devices.api():
+        return counted
+    return sum(1 for one in devices.on(node["metadata"]["name"]) if usable(one))
+
+
+def checks_of(members: Sequence[MemberView]) -> tuple[Check, ...]:
+    """
+    What is known of the whole.
+    """
+    up = sum(one.state == "up" for one in members)
+    told: CheckResult = "passed" if members and up == len(members) else "failed"
+    return (
+        Check("nodes_answer", told, f"{up} of {len(members)}"),
+        Check("fabric_bandwidth", "not_measured", "Kubernetes does not measure the fabric"),
+    )
 
 
 def _own(config: KubernetesConfig) -> OwnConfig:

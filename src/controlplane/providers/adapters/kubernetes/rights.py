@@ -56,8 +56,8 @@ GROUP_NEEDS: Mapping[str, tuple[Need, ...]] = {
     "keda.sh": (Need("keda.sh", "scaledobjects", ("get", "delete", *MAKE)),),
 }
 """Where the server has the API group: replicas over several nodes, and scaling by queries."""
-
-
+EVERYTHING = (Need("*", "*", ("*",)),)
+"""In a Kubernetes that is taken over whole: who gives its tenant all rights must have them."""
 ADOPTION_NEEDS = (
     Need("", "pods", ("create",)),
     Need("", "services", ("list",)),
