@@ -22,10 +22,11 @@ class ManagedHarness(ClusterApiHarness):
 
     lacks = frozenset({"admin_drain", "short_time_limits", "srun"})
 
-    def __init__(self, kit: CapiKit, stack: ExitStack, *, kueue: bool) -> None:
+    def __init__(self, kit: CapiKit, stack: ExitStack, *, kueue: bool, more: tuple[str, ...] = ()) -> None:
         super().__init__(kit)
         self._stack = stack
         self._kueue = kueue
+        self._more = ("lws", "keda", "metrics", *more)
 
     def new_id(self, kind: str) -> str:
         """
@@ -33,8 +34,7 @@ class ManagedHarness(ClusterApiHarness):
         """
         made = super().new_id(kind)
         if kind == "clu":
-            more = ("lws", "keda", "metrics")
-            theirs = self._stack.enter_context(kubernetes_kit(nodes=0, kueue=self._kueue, more=more))
+            theirs = self._stack.enter_context(kubernetes_kit(nodes=0, kueue=self._kueue, more=self._more))
             self.kit.apart[f"contract-{made.replace('_', '-')}"] = theirs
         return made
 
@@ -72,12 +72,12 @@ class ManagedHarness(ClusterApiHarness):
 
 
 @contextmanager
-def managed_harness(*, kueue: bool = True, hosts: int = 6) -> Iterator[ManagedHarness]:
+def managed_harness(*, kueue: bool = True, hosts: int = 6, more: tuple[str, ...] = ()) -> Iterator[ManagedHarness]:
     """
-    A harness with no cluster yet.
+    A harness with no cluster yet, in all of which `more` is installed.
     """
     with ExitStack() as stack:
         kit = stack.enter_context(capi_kit(hosts=hosts))
-        harness = ManagedHarness(kit, stack, kueue=kueue)
+        harness = ManagedHarness(kit, stack, kueue=kueue, more=more)
         stack.callback(harness.adapter.close)
         yield harness

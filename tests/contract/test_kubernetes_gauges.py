@@ -4,10 +4,8 @@ How busy a job's GPUs are, asked of a source that speaks as Prometheus does; wha
 
 from __future__ import annotations
 
-import json
 import threading
 from collections.abc import Iterator
-from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
@@ -17,37 +15,20 @@ import pytest
 
 from controlplane.providers.adapters.kubernetes.config import KubernetesConfig
 from controlplane.providers.adapters.kubernetes.gauges import Gauges
-from controlplane.providers.errors import Refused, Unknown
+from controlplane.providers.errors import Refused, UnknownBeyond
 from controlplane.providers.kube.work.names import Names
 from controlplane.providers.registry import AdapterInput, read_config
 from controlplane.providers.tracking import GpuUse
+from tests.service_proxy import NO_ANSWERS, MetricsSource
 
 
-@dataclass
-class Source:
+class Source(MetricsSource):
     """
-    A metrics source that says what the test tells it.
+    One that is reached by itself.
     """
 
     url: str = ""
     """Where it is."""
-    counts: list[str] = field(default_factory=list)
-    """Samples of each series."""
-    peaks: list[str] = field(default_factory=list)
-    """The highest of each."""
-    raw: tuple[int, bytes] | None = None
-    """Said in place of all that."""
-    asked: list[str] = field(default_factory=list)
-    """Queries that it got."""
-
-    def answer(self, query: str) -> tuple[int, bytes]:
-        """Status and body."""
-        self.asked.append(query)
-        if self.raw is not None:
-            return self.raw
-        values = self.counts if query.startswith("count_over_time") else self.peaks
-        result = [{"metric": {"gpu": str(number)}, "value": [1.0, one]} for number, one in enumerate(values)]
-        return 200, json.dumps({"status": "success", "data": {"resultType": "vector", "result": result}}).encode()
 
 
 @pytest.fixture
@@ -103,36 +84,23 @@ def test_only_the_jobs_own_pods_are_asked_for(source: Source) -> None:
     """Its namespace and the names of its own pods, under the labels that the operator has."""
     use(source, metrics_labels=["exported_namespace", "exported_pod"], gpu_metric="my_gpu")
     assert source.asked[0] == (
-        'count_over_time(my_gpu{exported_namespace="cp-clu-1",exported_pod=~"job-1-1-[0-9]+-[a-z0-9]+"}[1800s])'
+        'count_over_time(my_gpu{exported_namespace="cp-clu-1",exported_pod=~"job-1-1-([0-9]+-[a-z0-9]+|worker-[0-9]+)"}[1800s])'
     )
     with pytest.raises(Refused):
         use(source, token='a"} or up{x="')
 
 
-@pytest.mark.parametrize(
-    "raw",
-    [
-        (500, b"{}"),
-        (302, b""),
-        (200, b"<html>"),
-        (200, b"[]"),
-        (200, b'{"status": "error", "error": "x"}'),
-        (200, b'{"status": "success", "data": {"resultType": "matrix", "result": []}}'),
-        (200, b'{"status": "success", "warnings": ["half"], "data": {"resultType": "vector", "result": []}}'),
-        (200, b'{"status": "success", "data": {"resultType": "vector", "result": [{"value": [1, "NaN"]}]}}'),
-        (200, b'{"status": "success", "data": {"resultType": "vector", "result": [{}]}}'),
-        (200, b" " * (4 * 1024 * 1024 + 1)),
-    ],
-    ids=range(10),
-)
+@pytest.mark.parametrize("raw", NO_ANSWERS.values(), ids=NO_ANSWERS)
 def test_what_is_no_answer_is_no_measurement(source: Source, raw: tuple[int, bytes]) -> None:
     """It is unknown, and unknown is not idle."""
     source.raw = raw
-    with pytest.raises(Unknown):
+    with pytest.raises(UnknownBeyond):
         use(source)
 
 
 def test_a_source_that_is_away_tells_nothing() -> None:
     """Unknown, too."""
-    with pytest.raises(Unknown):
-        use(Source(url="http://127.0.0.1:9"))
+    away = Source()
+    away.url = "http://127.0.0.1:9"
+    with pytest.raises(UnknownBeyond):
+        use(away)

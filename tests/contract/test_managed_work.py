@@ -292,7 +292,7 @@ def test_what_work_cannot_have_here_is_refused_when_it_is_registered() -> None:
     good = ClusterApiConfig.model_validate({**CONFIG, "gpu_resource": "amd.com/gpu", "work": {"image": "example.org/base:1"}})
     assert (good.works.gpu_resource, good.works.image, good.works.whole) == ("amd.com/gpu", "example.org/base:1", True)
     for wrong in (
-        {"topology_labels": ["a.b/c"]},
+        {"egress": ["10.0.0.0/8"]},
         {"metrics_url": "http://m.example.org"},
         {"gpus_by": "dra"},
         {"gpu_resource": "a.b/gpu"},

@@ -41,12 +41,13 @@ def world(database: Database, tmp_path: Path) -> Iterator[JobWorld]:
         yield one
 
 
-def offer(world: JobWorld, *features: str, mig: dict[str, int] | None = None) -> None:
+def offer(world: JobWorld, *features: str, mig: dict[str, int] | None = None, only_in: dict[str, str] | None = None) -> None:
     """
-    The provider has said that jobs may ask for these, and for nothing else; its nodes have these slices.
+    The provider has said that jobs may ask for these, some of them in clusters of one kind only, and for nothing else; its nodes have these
+    slices.
     """
     slices = {"1g.10gb": 14} if mig is None else mig
-    said = {"said": json.dumps({"job_features": features, "mig": slices}), "id": world.provider.id}
+    said = {"said": json.dumps({"job_features": features, "mig": slices, "only_in": only_in or {}}), "id": world.provider.id}
     with world.database.owner.begin() as connection:
         connection.execute(text("UPDATE providers SET capabilities = CAST(:said AS jsonb) WHERE id = :id"), said)
         known = "UPDATE gpu_models SET mig_profiles = '{1g.10gb,1g.20gb,2g.20gb,3g.40gb,4g.40gb,7g.80gb}'"
@@ -63,6 +64,18 @@ def test_what_the_provider_does_not_offer_is_refused_when_it_is_ordered(world: J
     assert caught.value.fields["hint"]
     offer(world, feature)
     assert world.order(**ASKED[feature])
+
+
+@pytest.mark.parametrize(("kind", "taken"), [("kubernetes", False), ("slurm", True)])
+def test_what_only_clusters_of_one_kind_have_is_refused_in_others(world: JobWorld, kind: str, *, taken: bool) -> None:
+    """By the provider's word, where it makes several kinds."""
+    offer(world, "mig", only_in={"mig": kind})
+    if taken:
+        assert world.order(**ASKED["mig"])
+        return
+    with pytest.raises(FeatureMissing) as caught:
+        world.order(**ASKED["mig"])
+    assert caught.value.fields["feature"] == "mig"
 
 
 @pytest.mark.parametrize(

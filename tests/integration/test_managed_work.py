@@ -8,7 +8,7 @@ from __future__ import annotations
 import copy
 import os
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from typing import Any
 
@@ -17,6 +17,7 @@ from sqlalchemy import text
 
 from tests.integration.test_managed_kubernetes import ORDER, Scene, scene
 from tests.kubernetes_kit import UNTIDY, KubernetesKit, kubernetes_kit
+from tests.service_proxy import MetricsSource, ServiceProxy, keep_figures
 
 __all__ = ["scene"]
 pytestmark = [UNTIDY, pytest.mark.timeout(120)]
@@ -40,8 +41,10 @@ class Owner:
         self.scene = scene
         self._stack = stack
 
-    def cluster(self, name: str, count: int, *, kueue: bool = True) -> tuple[str, KubernetesKit]:
-        """A cluster in use, and its API server."""
+    def cluster(
+        self, name: str, count: int, *, kueue: bool = True, first: Callable[[KubernetesKit], None] = lambda _kit: None
+    ) -> tuple[str, KubernetesKit]:
+        """A cluster in use, and its API server, to which something was done before anybody looked at it."""
         order = copy.deepcopy(ORDER)
         order["name"] = name
         order["spec"]["node_sets"][0]["count"] = count
@@ -49,6 +52,7 @@ class Owner:
         made = self.scene.ask("POST", "/clusters", order)["id"]
         kit = self._stack.enter_context(kubernetes_kit(nodes=0, kueue=kueue))
         self.scene.kit.apart[f"cp-{made.replace('_', '-')}"] = kit
+        first(kit)
         self.scene.until(made, "running")
         return made, kit
 
@@ -168,6 +172,75 @@ def test_what_runs_is_each_clusters_own_to_tell(owner: Owner) -> None:
         refused = scene.send("POST", f"/{kind}", body)
         assert (refused.status_code, refused.json()["code"]) == (REFUSED, f"cluster_runs_no_{kind}"), refused.text
         assert "kubectl" in refused.json()["hint"]
+
+
+def partition(kit: KubernetesKit) -> None:
+    """The GPUs of a worker are slices from now on."""
+    workers = kit.ask("GET", "/api/v1/nodes?labelSelector=!node-role.kubernetes.io/control-plane")["items"]
+    path = f"/api/v1/nodes/{workers[0]['metadata']['name']}"
+    kit.ask("PATCH", path, {"metadata": {"labels": {"nvidia.com/gpu.count": "8"}}})
+    parts = {"nvidia.com/gpu": "0", "nvidia.com/mig-3g.40gb": "16"}
+    kit.ask("PATCH", f"{path}/status", {"status": {"allocatable": parts, "capacity": parts}})
+
+
+def test_what_a_cluster_shows_is_offered_there_alone(owner: Owner) -> None:
+    """Figures of its GPUs and slices of them: the one that has them takes orders for them, its neighbour turns them away."""
+    source = MetricsSource(counts=["10"], peaks=["97"])
+
+    def keep(kit: KubernetesKit) -> None:
+        ServiceProxy(kit).behind["prometheus"] = source
+        keep_figures(kit)
+
+    shows, theirs = owner.cluster("research", 1, first=keep)
+    plain, _ = owner.cluster("plain", 1)
+    stops_what_does_nothing(owner, shows, plain, source)
+    partition(theirs)
+    counts_slices_by_their_share(owner, shows, plain)
+
+
+def refuses(owner: Owner, kind: str, body: dict[str, Any], feature: str) -> None:
+    """The order is turned away for the lack of it."""
+    refused = owner.scene.send("POST", f"/{kind}", body)
+    assert (refused.status_code, refused.json()["feature"]) == (REFUSED, feature), refused.text
+
+
+def stops_what_does_nothing(owner: Owner, shows: str, plain: str, source: MetricsSource) -> None:
+    """A job goes on while its GPU works or is not measured, and is stopped once it was measured and did nothing."""
+    wish = {"gpus_per_node": 1, "idle_stop_min": 5}
+    refuses(owner, "jobs", owner.job(plain, SLEEPS, **wish), "idle_stop")
+    job = owner.work("jobs", owner.job(shows, SLEEPS, **wish))
+    owner.until(f"jobs/{job}", "running")
+    for peaks in (["97"], []):
+        source.peaks = peaks
+        owner.scene.world.clock.advance(400)
+        owner.scene.look(5)
+        assert owner.until(f"jobs/{job}", "running", "cancelled").state == "running"
+    source.peaks = ["0"]
+    owner.scene.world.clock.advance(60)
+    row = owner.until(f"jobs/{job}", "cancelled", "failed")
+    words = "Stopped: none of its GPUs did anything for 5 minutes."
+    assert ([one["code"] for one in row.issues], row.reason) == (["idle_stopped"], words)
+
+
+def counts_slices_by_their_share(owner: Owner, shows: str, plain: str) -> None:
+    """The next look at the partitioned one tells; members stay whole; jobs and services are metered by what slices are of a GPU."""
+    scene = owner.scene
+    with scene.world.database.owner.begin() as connection:
+        connection.execute(text("UPDATE gpu_models SET mig_profiles = '{1g.10gb,3g.40gb,7g.80gb}'"))
+    scene.world.clock.advance(60)
+    scene.look()
+    told = scene.world.rows("SELECT id, kubernetes->'mig' AS mig, state FROM clusters")
+    assert {one.id: (one.mig, one.state) for one in told} == {shows: ({"3g.40gb": 16}, "running"), plain: ({}, "running")}
+    mig = {"profile": "3g.40gb", "per_node": 2}
+    served = {"template": {"image": "example.org/echo:1", "port": 8000, "gpus_per_node": 0, "mig": mig}, "replicas": 1}
+    refuses(owner, "jobs", owner.job(plain, HELLO, gpus_per_node=0, mig=mig), "mig")
+    refuses(owner, "services", {"name": "echo", "spec": {**served, "cluster_id": plain}}, "mig")
+    owner.until(f"jobs/{owner.work('jobs', owner.job(shows, HELLO, gpus_per_node=0, mig=mig))}", "succeeded")
+    service = owner.work("services", {"name": "echo", "spec": {**served, "cluster_id": shows}})
+    owner.until(f"services/{service}", "running")
+    scene.look(5)
+    kept = scene.world.rows("SELECT kind, gpus, profile, slices, of_slices FROM work_intervals WHERE profile <> '' ORDER BY kind")
+    assert [tuple(one) for one in kept] == [("job", 2, "3g.40gb", 3, 7), ("service", 2, "3g.40gb", 3, 7)]
 
 
 def held(owner: Owner, cluster: str, job: str, state: str) -> None:

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from sqlalchemy import text
 
 from controlplane.providers.adapters.simulated.control import SimControl
 from tests.conftest import ROOT, Database
@@ -66,6 +67,31 @@ def test_the_guides_job_runs_once_on_each_node_and_is_told_where_it_is(life: Ser
     (row,) = life.world.rows("SELECT exit_code, failure_class FROM jobs WHERE id = :id", id=made["id"])
     assert (row.exit_code, row.failure_class) == (1, "user_error")
     assert broken_promises(life.world) == []
+
+
+def test_slices_can_be_tried(life: ServiceLife) -> None:
+    """The guide's slices in a job and in a service, side by side on one GPU; what is metered is their share, and whole GPUs stay whole."""
+    world = life.world
+    with world.database.owner.begin() as connection:
+        connection.execute(text("UPDATE gpu_models SET mig_profiles = '{1g.10gb,3g.40gb,7g.80gb}'"))
+    guide = (ROOT / "docs" / "guides" / "kubernetes.md").read_text("utf-8").partition("## Slices of GPUs")[2]
+    mig = json.loads(re.findall(r"```json\n(.*?)```", guide, re.DOTALL)[0])["mig"]
+    served = {"template": {"image": "example.org/echo:1", "port": 8000, "gpus_per_node": 0, "mig": mig}, "replicas": 2}
+    service = life.ask("POST", "/services", {"name": "echo", "spec": {**served, "cluster_id": life.cluster}})
+    life.drive(f"services/{service['id']}", "running", takeover=False)
+    shape = {"script": "#!/bin/bash\necho $CUDA_VISIBLE_DEVICES\n", "nodes": 1, "time_limit_s": 600, "cluster_id": life.cluster}
+    job = life.ask("POST", "/jobs", {"name": "small", "spec": {**shape, "gpus_per_node": 0, "mig": mig}})
+    life.drive(f"jobs/{job['id']}", "succeeded", takeover=False)
+    (piece,) = world.rows("SELECT data FROM job_logs WHERE job_id = :id", id=job["id"])
+    assert bytes(piece.data).decode().strip() == "0/1g.10gb/4,0/1g.10gb/5", "behind the replicas' four"
+    for _ in range(2):
+        world.clock.advance(60)
+        world.go_on(5)
+    kept = world.rows("SELECT DISTINCT kind, profile, slices, of_slices FROM work_intervals ORDER BY kind")
+    assert [tuple(one) for one in kept] == [("job", "1g.10gb", 1, 7), ("service", "1g.10gb", 1, 7)]
+    whole = life.send("POST", "/jobs", {"name": "whole", "spec": {**shape, "gpus_per_node": 7}}).json()
+    life.drive(f"jobs/{whole['id']}", "succeeded", takeover=False)
+    assert broken_promises(world) == []
 
 
 def guides(key: str) -> dict[str, Any]:

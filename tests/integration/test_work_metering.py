@@ -144,6 +144,7 @@ def test_slices_are_counted_by_their_share(setting: Setting) -> None:
         connection.execute(text("UPDATE gpu_models SET mig_profiles = '{1g.10gb,3g.40gb,7g.80gb}'"))
         said = {"job_features": ["mig"], "mig": {"3g.40gb": 16}}
         connection.execute(text("UPDATE providers SET capabilities = CAST(:said AS jsonb)"), {"said": json.dumps(said)})
+        connection.execute(text("UPDATE clusters SET kind = 'kubernetes' WHERE id = :id"), {"id": setting.jobs.customer.cluster})
     job_id = setting.jobs.order("#!/bin/bash\nsleep 100\n", mig={"profile": "3g.40gb", "per_node": 2})
     row = setting.jobs.until_state(job_id, "succeeded")
     (line,) = setting.lines()

@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from controlplane.clusters.offers import Offers
 from controlplane.clusters.states import ClusterFacts, ClusterSnapshot, MemberSnapshot, SetSnapshot
 from controlplane.clusters.steps import STEPS
 from controlplane.kit.outcome import Advance, Outcome, Wait
@@ -57,7 +58,7 @@ def step(
         kind="kubernetes",
         user="",
         provider=ProviderRef("prv_1", "kubernetes", {}, None, 1, features),
-        features=features,
+        offers=Offers(features),
         members=(LEAD, WORKER, replace(OTHER, billed=not coming)),
         sets=(SetSnapshot("nds_0", "cp", "t", 1), SetSnapshot("nds_1", "workers", "t", 1 if leaving else 2)),
         observe_interval_s=15.0,
@@ -124,3 +125,7 @@ def test_what_jobs_may_ask_for_is_learnt_from_looks(state: str) -> None:
     told = step(api, state, features=("gangs", "image")).facts
     assert isinstance(told, ClusterFacts)
     assert told.job_features is None
+    api.view = replace(api.view, volumes=("data",), mig={"1g.10gb": 7})
+    told = step(api, state, features=("gangs", "image")).facts
+    assert isinstance(told, ClusterFacts)
+    assert (told.job_features, told.volumes, told.mig) == (("gangs", "image"), ("data",), {"1g.10gb": 7})

@@ -132,6 +132,19 @@ def test_gpus_that_two_hold_at_once_are_found() -> None:
     assert judge.crowded_gpus(ledger(uses=(replace(second, until=at(9)), first))) == []
 
 
+def test_a_gpu_in_parts_is_held_by_many_and_never_beyond_itself() -> None:
+    """Slices of one profile side by side are fine; one of them twice, two profiles, a whole GPU beside a part, too many parts are not."""
+
+    def told(*gpus: int | str) -> int:
+        return len(judge.crowded_gpus(ledger(uses=tuple(Use("n1", gpu, f"h{n}", at(0), None) for n, gpu in enumerate(gpus)))))
+
+    assert told(*(f"0/1g.10gb/{slot}" for slot in range(7)), "1/3g.40gb/0", "1/3g.40gb/1") == 0
+    assert told("0/3g.40gb/0", "0/3g.40gb/0") == 1
+    assert told("0/3g.40gb/0", "0/1g.10gb/0") == 1
+    assert told("0/3g.40gb/0", 0) == 1
+    assert told(*(f"0/3g.40gb/{slot}" for slot in range(3))) == 1
+
+
 def _billed(*members: tuple[int, float | None, float | None], verified: float | None) -> list[judge.Billable]:
     return judge.billable_intervals(
         ledger(

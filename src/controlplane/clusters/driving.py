@@ -12,6 +12,7 @@ from sqlalchemy.orm import Session
 
 from controlplane.clusters import finding, founding, joining, managing, repository, restoring
 from controlplane.clusters.models import ClusterRow, NodeSetRow
+from controlplane.clusters.offers import Offers
 from controlplane.clusters.states import CLUSTER_STATES, ClusterFacts, ClusterSnapshot
 from controlplane.kit.clock import CpClock
 from controlplane.kit.errors import Conflict
@@ -82,7 +83,7 @@ def _tell_nodes(session: Session, results: Sequence[Result]) -> None:
     for cluster_id, facts in told:
         if facts.job_features is not None:
             if managing.is_managed(kept[cluster_id]):
-                repository.note_features(session, cluster_id, facts.job_features)
+                repository.note_offers(session, cluster_id, Offers(facts.job_features, facts.volumes, facts.mig))
             elif peers[cluster_id] is not None:
                 nodes.note_features(session, peers[cluster_id], facts.job_features, facts.volumes, facts.mig)
 

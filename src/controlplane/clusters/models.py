@@ -55,8 +55,8 @@ class ClusterRow(Moving, Base):
     """A Slurm of its owner's own: {offer, accounting, containers} as they were when it was ordered; none for others."""
     kubernetes: Mapped[dict[str, Any] | None] = mapped_column(JSONB(none_as_null=True))
     """A Kubernetes of its owner's own: {offer, distribution} as they were when it was ordered, and since its first upgrade
-    {version, install, ahead}; a managed one's has {distribution, version, job_features} and no offer, one that stood before it was ours
-    {distribution, version, came}; none for others."""
+    {version, install, ahead}; a managed one's has {distribution, version, job_features, volumes, mig} and no offer, one that stood before
+    it was ours {distribution, version, came}; none for others."""
     upgrade: Mapped[dict[str, Any] | None] = mapped_column(JSONB(none_as_null=True))
     """How far the last upgrade of its workers is, as in states.Roll; none where there was none."""
     peer_id: Mapped[str | None] = mapped_column(ForeignKey("providers.id"))

@@ -5,13 +5,14 @@ Every query of the clusters room.
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from sqlalchemy import cast, func, select, text, update
+from sqlalchemy import cast, select, text, update
 from sqlalchemy.dialects.postgresql import JSONB
 from sqlalchemy.dialects.postgresql import insert as upsert
 from sqlalchemy.orm import Session
 
 from controlplane.boots import service as boots
 from controlplane.clusters.models import ClusterRow, NodeSetRow, ProviderUserRow
+from controlplane.clusters.offers import Offers
 from controlplane.clusters.refusals import REFUSED, UNDOING, UNDONE, Refusal
 from controlplane.clusters.states import MANAGED, ClusterSnapshot, MemberSnapshot, Roll, SetSnapshot, SetView
 from controlplane.clusters.takeovers import Takeover
@@ -19,7 +20,8 @@ from controlplane.kit.errors import NotFound
 from controlplane.nodes import service as nodes
 from controlplane.nodes.states import ProviderRef, host_name
 
-FEATURES = "job_features"
+FEATURES, VOLUMES, MIG = "job_features", "volumes", "mig"
+"""Where what a managed Kubernetes offers is kept with it."""
 """Where it stands with a cluster's Kubernetes what jobs may ask of it."""
 CAME = "came"
 """Where it stands there that it stood before it was ours."""
@@ -162,7 +164,7 @@ def snapshot(
         distribution="" if row["kubernetes"] is None else row["kubernetes"]["distribution"],
         version=kubernetes_version(row["kubernetes"]) if managing else "",
         ahead={} if row["kubernetes"] is None else row["kubernetes"].get("ahead", {}),
-        features=features_of(row["kubernetes"], provider),
+        offers=offers_of(row["kind"], row["kubernetes"], provider),
         came=came(row),
         takes=_takeover(row),
         refusal=_refusal(row),
@@ -205,21 +207,28 @@ def head_release(facts: Mapping[str, Any]) -> str:
     return str((facts.get("install") or facts["offer"])["release"])
 
 
-def features_of(kubernetes: Mapping[str, Any] | None, provider: ProviderRef | None) -> tuple[str, ...] | None:
+def offers_of(kind: str, kubernetes: Mapping[str, Any] | None, provider: ProviderRef | None) -> Offers:
     """
-    What jobs may ask of the cluster: as its own API told where its provider makes many that differ, else as its provider said.
+    What jobs may ask of the cluster: as its own API told where its provider makes many that differ, else as its provider said of its
+    kind.
     """
-    if kubernetes is not None and kubernetes["distribution"] == MANAGED:
-        told = kubernetes.get(FEATURES)
-        return None if told is None else tuple(told)
-    return None if provider is None else provider.job_features
+    if provider is None:
+        return Offers()
+    if kubernetes is None or kubernetes["distribution"] != MANAGED:
+        said = provider.job_features
+        had = None if said is None else tuple(one for one in said if provider.only_in.get(one, kind) == kind)
+        return Offers(had, provider.volumes, provider.mig)
+    told = kubernetes.get(FEATURES)
+    volumes = tuple(kubernetes.get(VOLUMES, provider.volumes))
+    return Offers(None if told is None else tuple(told), volumes, kubernetes.get(MIG, {}))
 
 
-def note_features(session: Session, cluster_id: str, features: Sequence[str]) -> None:
+def note_offers(session: Session, cluster_id: str, offers: Offers) -> None:
     """
     What the cluster's own API told that jobs may ask for is known.
     """
-    said = ClusterRow.kubernetes.op("||")(func.jsonb_build_object(FEATURES, cast(list(features), JSONB)))
+    told = {FEATURES: list(offers.features or ()), VOLUMES: list(offers.volumes), MIG: dict(offers.mig)}
+    said = ClusterRow.kubernetes.op("||")(cast(told, JSONB))
     session.execute(update(ClusterRow).where(ClusterRow.id == cluster_id).values(kubernetes=said))
 
 

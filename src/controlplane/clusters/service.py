@@ -408,7 +408,7 @@ def homes(session: Session, cluster_ids: Sequence[str]) -> dict[str, Home]:
             dedicated=row.peer_id is not None,
             managed=managing.is_managed(row.kubernetes),
             runs=managing.work_of(row.kubernetes, providers.get(peers[row.id] or "")),
-            features=repository.features_of(row.kubernetes, providers.get(peers[row.id] or "")),
+            offers=repository.offers_of(row.kind, row.kubernetes, providers.get(peers[row.id] or "")),
         )
         for row in rows
     }

@@ -7,6 +7,7 @@ from dataclasses import asdict, dataclass, field
 from datetime import datetime
 from typing import Any, Literal
 
+from controlplane.clusters.offers import Offers
 from controlplane.clusters.refusals import Refusal
 from controlplane.clusters.takeovers import Takeover
 from controlplane.kit.states import State, StateTable
@@ -255,8 +256,8 @@ class ClusterSnapshot:
     """Of Kubernetes, where its provider makes it at a version; empty for others."""
     ahead: Mapping[str, str] = field(default_factory=dict)
     """Allocations whose hosts are told a later version of Kubernetes than the others: of their API server, or of all."""
-    features: tuple[str, ...] | None = None
-    """What jobs may ask of it; None where nobody has said yet."""
+    offers: Offers = field(default_factory=Offers)
+    """What jobs may ask of it."""
     came: bool = False
     """Whether it is a Kubernetes that stood before it was ours: nothing of ours is on its control planes, and its authority's key is not
     ours."""
@@ -360,8 +361,8 @@ class Home:
     """Whether it is a Kubernetes of its owner's own whose control planes its provider keeps."""
     runs: tuple[str, ...] | None = None
     """What work runs in it, where that is its provider's to say and was said: jobs, services; None: whatever its kind runs."""
-    features: tuple[str, ...] | None = None
-    """What jobs and services may ask of it; None where nobody has said yet."""
+    offers: Offers = field(default_factory=Offers)
+    """What jobs and services may ask of it."""
 
     @property
     def sends_output(self) -> bool:

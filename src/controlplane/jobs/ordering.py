@@ -133,12 +133,12 @@ def refusal(home: Home, spec: Mapping[str, Any]) -> DomainError | None:
     if model and home.gpu_model and model != home.gpu_model:
         words = f"GPUs of the model {model} asked; those of {home.cluster_id} are {home.gpu_model}."
         return GangTooLarge(words, resource="gpu_model", limit=home.gpu_model, requested=model)
-    offered = home.features
+    offered = home.offers.features
     missing = [] if offered is None else [one for one in features_of(spec) if one not in offered]
     if not missing:
         if offered is None or home.provider is None:
             return None
-        return _no_volume(spec, home.provider.volumes) or slicing.refusal(home, spec.get("mig"))
+        return _no_volume(spec, home.offers.volumes) or slicing.refusal(home, spec.get("mig"))
     what, hint = FEATURE_HINTS[missing[0]]
     return FeatureMissing(f"{home.cluster_id} cannot run it: {what} {hint}", feature=missing[0], hint=hint)
 

@@ -33,11 +33,11 @@ def settled(home: Home, wanted: Mapping[str, Any], profiles: Sequence[str]) -> d
 
 def refusal(home: Home, wanted: Mapping[str, Any] | None) -> MigProfileUnknown | GangTooLarge | None:
     """
-    Why no node of the cluster's provider has such slices as it is partitioned now; None where one has, or where none is asked for.
+    Why no node that the cluster can have has such slices as they are partitioned now; None where one has, or where none is asked for.
     """
     if not wanted or home.provider is None:
         return None
-    offered = home.provider.mig
+    offered = home.offers.mig
     if wanted["profile"] not in offered:
         return _unknown(home, wanted["profile"], list(offered))
     most = offered[wanted["profile"]]

@@ -112,7 +112,10 @@ FEATURE_HINTS: dict[str, tuple[str, str]] = {
     ),
     "gpu_nvlink": ("nothing there tells which GPUs have NVLink.", "Leave out gpu.nvlink."),
     "mig": ("its GPUs are not partitioned.", "Ask for whole GPUs by gpus_per_node, or use a cluster of partitioned ones."),
-    "idle_stop": ("nothing there tells how busy its GPUs are.", "Leave out idle_stop_min; a time limit ends the job as well."),
+    "idle_stop": (
+        "nothing there tells how busy its GPUs are.",
+        "Leave out idle_stop_min, for a time limit ends the job as well; or label the Prometheus where the Kubernetes is your own.",
+    ),
     "mounts": (
         "no volumes are offered there.",
         "Leave out the mounts; ask the operator for a volume, or make a claim where the Kubernetes is your own.",

@@ -36,6 +36,7 @@ def provider_ref(row: Any) -> ProviderRef:
         tuple(row.volumes or ()),
         row.mig or {},
         tuple(row.managed_work or ()),
+        row.only_in or {},
     )
 
 
@@ -48,7 +49,8 @@ def read_providers(session: Session, ids: Sequence[str]) -> dict[str, ProviderRe
     parts = ProviderRow.capabilities["mig"].label("mig")
     kept = ProviderRow.capabilities["managed_work"].label("managed_work")
     plain = (ProviderRow.id, ProviderRow.adapter, ProviderRow.config, ProviderRow.sealed, ProviderRow.version)
-    query = select(*plain, said, named, parts, kept)
+    limits = ProviderRow.capabilities["only_in"].label("only_in")
+    query = select(*plain, said, named, parts, kept, limits)
     rows = session.execute(query.where(ProviderRow.id.in_(set(ids))))
     return {row.id: provider_ref(row) for row in rows}
 

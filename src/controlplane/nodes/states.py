@@ -150,6 +150,8 @@ class ProviderRef:
     """MIG profile to the most that one of its nodes has of it, as it said."""
     managed_work: tuple[str, ...] = ()
     """What work of ours runs in clusters whose control planes it keeps, as it said."""
+    only_in: Mapping[str, str] = field(default_factory=dict)
+    """Features that only its clusters of one kind have: by feature, the kind, as it said."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -87,6 +87,8 @@ class Capabilities:
     """Versions that may be ordered with the product `managed_kubernetes`; the first is what orders get that name none."""
     instance_types: tuple[str, ...] = ()
     """Of which nodes it makes that product."""
+    only_in: Mapping[str, str] = field(default_factory=dict)
+    """Features that only its clusters of one kind have, where it makes several: by feature, the kind."""
     managed_work: tuple[WorkKind, ...] = ()
     """What work of ours runs in clusters of that product."""
     mig: dict[str, int] = field(default_factory=dict)
@@ -180,7 +182,7 @@ class ClusterView:
     job_features: tuple[JobFeature, ...] | None = None
     """What jobs may ask of it, where the cluster's own API tells; None: it does not, or what was told before holds."""
     volumes: tuple[str, ...] | None = None
-    """Names of what jobs can mount, of a peer that is this one cluster; None: its capabilities tell, of slices as well."""
+    """Names of what jobs can mount, where the cluster's own API tells; None: the peer's capabilities tell, of slices as well."""
     mig: Mapping[str, int] = field(default_factory=dict)
     """MIG profile to the most that one node has of it now."""
 

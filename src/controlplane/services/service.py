@@ -154,14 +154,14 @@ def _slices_on_a_node(home: Home, mig: Mapping[str, Any]) -> int:
     MigProfileUnknown.
     """
     could: int = home.gpus_per_node * mig["of_slices"] // mig["slices"]
-    if home.provider is None or home.provider.job_features is None:
+    if home.offers.features is None:
         return could
     refusal = jobs.refused_slices(home, mig)
     if isinstance(refusal, GangTooLarge):
         raise ServiceTooLarge(refusal.detail, **refusal.fields)
     if refusal is not None:
         raise refusal
-    return min(could, home.provider.mig[mig["profile"]])
+    return min(could, home.offers.mig[mig["profile"]])
 
 
 def _settled(session: Session, home: Home, template: Mapping[str, Any]) -> Mapping[str, Any]:
@@ -185,7 +185,7 @@ def _check_kind(home: Home, wanted: Mapping[str, Any] | None, mig: Mapping[str, 
     if model and home.gpu_model and model != home.gpu_model:
         words = f"GPUs of the model {model} asked; those of {home.cluster_id} are {home.gpu_model}."
         raise ServiceTooLarge(words, resource="gpu_model", limit=home.gpu_model, requested=model)
-    offered = home.features
+    offered = home.offers.features
     asked = [name for name, is_asked in {**gpu_features(wanted), "mig": bool(mig)}.items() if is_asked]
     missing = [] if offered is None else [name for name in asked if name not in offered]
     if missing:

@@ -55,9 +55,9 @@ def offered(facts: ClusterFacts, cluster: ClusterSnapshot, view: ClusterView) ->
     """
     The facts with what jobs may ask for, where the cluster's own API tells and it is not what is known.
     """
-    known = cluster.provider
-    same = view.volumes is None or (known is not None and (view.volumes, dict(view.mig)) == (known.volumes, dict(known.mig)))
-    if view.job_features is None or (same and view.job_features == cluster.features):
+    known = cluster.offers
+    same = view.volumes is None or (view.volumes, dict(view.mig)) == (known.volumes, dict(known.mig))
+    if view.job_features is None or (same and view.job_features == known.features):
         return facts
     return replace(facts, job_features=view.job_features, volumes=view.volumes or (), mig=dict(view.mig))
 

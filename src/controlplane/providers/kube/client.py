@@ -23,7 +23,17 @@ from kubernetes.client import ApiClient, Configuration
 from kubernetes.client.exceptions import ApiException
 
 from controlplane.providers.deadline import time_left_s
-from controlplane.providers.errors import AuthFailed, Busy, NotFound, NotSent, Permanent, ProviderError, Refused, Unknown
+from controlplane.providers.errors import (
+    AuthFailed,
+    Busy,
+    NotFound,
+    NotSent,
+    Permanent,
+    ProviderError,
+    Refused,
+    Unknown,
+    UnknownBeyond,
+)
 from controlplane.providers.kube.access import Access
 from controlplane.providers.kube.feed import PIECE_BYTES, Feed
 
@@ -251,6 +261,21 @@ class Kube:
             raise failed(what, answer.status, raw, answer.response.headers.get("retry-after"))
         return raw
 
+    def relay(self, path: str, query: Mapping[str, str], *, most_bytes: int) -> tuple[int, bytes]:
+        """
+        Status and body of what something behind the server answers to a GET that it passes on, whatever that is. No redirect is followed.
+        Raises NotSent where the server cannot be reached, UnknownBeyond where no whole answer comes: it may be the other's silence.
+        """
+        left_s = time_left_s(self._timeout_s)
+        ends_at = time.monotonic() + left_s
+        what, url = f"GET {path}", f"{self.url}{path}?{urlencode(query)}"
+        try:
+            answer = self._opened(what, self._api, ("GET", url, dict(self._headers), None), (min(CONNECT_S, left_s), left_s))
+            with _as_unknown(what):
+                return answer.status, self._body(answer.response, ends_at, what, most_bytes)
+        except Unknown as error:
+            raise UnknownBeyond(error.detail) from error
+
     def _opened(
         self, what: str, api: ApiClient, sent: tuple[str, str, dict[str, str], Json | None], limits: tuple[float, float]
     ) -> Any:
@@ -270,11 +295,12 @@ class Kube:
             self._turn = turn + 1
         return answer
 
-    def _body(self, response: urllib3.BaseHTTPResponse, ends_at: float, what: str) -> bytes:
+    def _body(self, response: urllib3.BaseHTTPResponse, ends_at: float, what: str, most_bytes: int | None = None) -> bytes:
         parts, size, wrong = [], 0, ""
+        most = self._max_body_bytes if most_bytes is None else most_bytes
         for part in response.stream(PIECE_BYTES):
             size += len(part)
-            wrong = f"the answer is larger than {self._max_body_bytes} bytes" if size > self._max_body_bytes else ""
+            wrong = f"the answer is larger than {most} bytes" if size > most else ""
             wrong = "the answer trickled past the deadline" if time.monotonic() > ends_at else wrong
             if wrong:
                 response.close()

@@ -32,6 +32,7 @@ from controlplane.providers.kube.work.names import Names as WorkNames
 from controlplane.providers.machines import Deployment, MachineList, MachineView
 from controlplane.providers.registry import AdapterInput, read_config
 from controlplane.providers.services import ServiceSpec, ServiceView
+from controlplane.providers.tracking import GpuUse
 
 MIB = 1024 * 1024
 MAX_NOTE = 1000
@@ -59,7 +60,7 @@ def build(given: AdapterInput) -> ClusterApiAdapter:
 class ClusterApiAdapter:
     """
     One management cluster as Clusters, SupportsKubeconfigs, SupportsAdoption and Machines, and its clusters as SupportsJobs,
-    SupportsGlances, SupportsNews, SupportsOutput and SupportsServices. Safe to share between threads.
+    SupportsGlances, SupportsNews, SupportsOutput, SupportsGpuUse and SupportsServices. Safe to share between threads.
     """
 
     def __init__(self, config: ClusterApiConfig, kube: Kube, names: Names, now: Callable[[], datetime]) -> None:
@@ -205,6 +206,13 @@ class ClusterApiAdapter:
         """
         with one_call():
             return self._works.read_output(cluster_id, token, offset=offset, limit=limit)
+
+    def gpu_use(self, cluster_id: str, token: str, *, window_s: int) -> GpuUse:
+        """
+        See `SupportsGpuUse.gpu_use`. Raises Unsupported where the cluster's owner named no source.
+        """
+        with one_call():
+            return self._works.gpu_use(cluster_id, token, window_s)
 
     def apply_service(self, spec: ServiceSpec) -> None:
         """

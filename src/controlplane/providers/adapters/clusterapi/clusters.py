@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from datetime import datetime
 from typing import Any
 
@@ -37,18 +37,31 @@ from controlplane.providers.adapters.clusterapi.names import (
 )
 from controlplane.providers.adapters.clusterapi.objects import Workers, cluster_object
 from controlplane.providers.adapters.clusterapi.tenants import Tenants, drained_by_us
-from controlplane.providers.clusters import ClusterList, ClusterSpec, ClusterView, JobFeature, Member, MemberView
+from controlplane.providers.clusters import ClusterList, ClusterSpec, ClusterView, Member, MemberView
 from controlplane.providers.credentials import Kubeconfig
 from controlplane.providers.errors import Busy, NotFound, Refused
 from controlplane.providers.kube.client import Conflict, Kube
 from controlplane.providers.kube.reading import instant, ready_condition
+from controlplane.providers.kube.work.abilities import Offers
 from controlplane.providers.machines import Check
 
 Json = dict[str, Any]
 
 
-Notice = Callable[[str, Mapping[str, str], Sequence[Json]], tuple[JobFeature, ...] | None]
-"""Is told a cluster's members by the names of their Nodes, and its Nodes; returns what jobs may ask for there, None: unknown."""
+@dataclass(frozen=True, slots=True)
+class Noticed:
+    """
+    What a cluster shows of itself beside its Nodes.
+    """
+
+    offers: Offers | None = None
+    """What jobs and services may ask for there; None: unknown."""
+    gpus: Mapping[str, int | None] = field(default_factory=dict)
+    """GPUs of workers by the names of their Nodes; None: not told."""
+
+
+Notice = Callable[[str, Mapping[str, str], Sequence[Json]], Noticed]
+"""Is told a cluster's members by the names of their Nodes, and its Nodes."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -149,7 +162,12 @@ class Clusters:
         seats = [Seat(one, machine_of(one, machines)) for one in hosts]
         # its API may be long in coming, and is not asked before Cluster API itself has seen a Node there
         nodes = self._tenants.nodes(cluster_id) if any(one.node for one in seats) else {}
-        views = [self._seen(one, nodes.get(one.node)) for one in seats if one.pinned or one.machine is not None]
+        told_there = notice(cluster_id, refs_of(seats), list(nodes.values())) if nodes else Noticed()
+        views = [
+            self._seen(one, nodes.get(one.node), told_there.gpus.get(one.node))
+            for one in seats
+            if one.pinned or one.machine is not None
+        ]
         told = folding.control_plane_check(cluster)
         checks = [told, *filter(None, [folding.topology_check(cluster)])]
         notes = notes_of(cluster)
@@ -158,8 +176,9 @@ class Clusters:
         if verified is None and complete and views and told.result == "passed":
             verified = self._verify(cluster, views)
         version = folding.version_of(machines, _present_version(cluster))
-        able = notice(cluster_id, refs_of(seats), list(nodes.values())) if nodes else None
-        return ClusterView(cluster_id, tuple(views), verified_at=verified, checks=tuple(checks), version=version, job_features=able)
+        view = ClusterView(cluster_id, tuple(views), verified_at=verified, checks=tuple(checks), version=version)
+        able = told_there.offers
+        return view if able is None else replace(view, job_features=able.features, volumes=able.volumes, mig=dict(able.mig))
 
     def delete(self, cluster_id: str) -> None:
         """
@@ -328,7 +347,7 @@ class Clusters:
         labels = f"{OF_CLUSTER}={self._directory.name(cluster_id)}"
         return self._kube.list_all(self._names.capi_path(self._directory.api(), "machines"), labels=labels)
 
-    def _seen(self, seat: Seat, node: Json | None) -> MemberView:
+    def _seen(self, seat: Seat, node: Json | None, gpus: int | None) -> MemberView:
         state = folding.member_state(seat.machine, node, pinned=seat.pinned)
         since = instant(notes_of(seat.host).get(UP_SINCE))
         if state == "up" and since is None:
@@ -338,7 +357,7 @@ class Clusters:
         return MemberView(
             ref=seat.ref,
             state=state,
-            gpus=folding.gpus_of(node, self._config.gpu_resource),
+            gpus=gpus,
             reason=self._reason(seat, node, notes),
             drained_by_us=node is not None and drained_by_us(node),
             up_since=since,

@@ -27,12 +27,11 @@ VariableName = Annotated[str, Field(pattern=r"^[A-Za-z_][A-Za-z0-9_.-]{0,62}$")]
 
 NOT_THERE = frozenset(
     {
-        *("egress", "cordon_reason", "topology_labels", "mpi_user", "mpi_home"),
+        *("egress", "cordon_reason", "gpus_by", "queues_count_claims"),
         *("metrics_url", "metrics_every_s", "gpu_metric", "metrics_labels"),
-        *("gpus_by", "dra_class", "nvlink_attribute", "queues_count_claims"),
     }
 )
-"""Settings of work that mean nothing in a cluster that is its tenant's alone."""
+"""Settings of work that mean nothing in a cluster that is its tenant's alone, or that it shows itself."""
 
 
 class TenantWork(WorkConfig):

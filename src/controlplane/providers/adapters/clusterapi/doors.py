@@ -65,6 +65,12 @@ class Door(Kube):
         """
         return self._ask(lambda kube: kube.follow(path, labels=labels, version=version, lasts_s=lasts_s, late_s=late_s))
 
+    def relay(self, path: str, query: Mapping[str, str], *, most_bytes: int) -> tuple[int, bytes]:
+        """
+        See `Kube.relay`.
+        """
+        return self._ask(lambda kube: kube.relay(path, query, most_bytes=most_bytes))
+
     def _json(
         self, method: str, path: str, query: Mapping[str, str] | None = None, body: Json | None = None, kind: str | None = None
     ) -> Json:

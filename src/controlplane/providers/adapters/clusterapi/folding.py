@@ -246,17 +246,6 @@ def version_of(machines: Iterable[Json], wanted: str) -> str:
     return wanted if found == {wanted} and joined else ""
 
 
-def gpus_of(node: Json | None, resource: str) -> int | None:
-    """
-    GPUs that pods can have on the node; None when it does not tell yet.
-    """
-    allocatable = None if node is None else node.get("status", {}).get("allocatable")
-    if not isinstance(allocatable, Mapping):
-        return None
-    amount = str(allocatable.get(resource, "0"))
-    return int(amount) if amount.isdecimal() else None
-
-
 def _check(name: str, good: bool, detail: str) -> Check:  # noqa: FBT001 - a verdict, not a flag
     return Check(name, "passed" if good else "failed", detail)
 

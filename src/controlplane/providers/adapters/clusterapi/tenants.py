@@ -310,7 +310,7 @@ def _asked(cluster_id: str, circuit: Circuit, kube: Kube, question: Callable[[Ku
         try:
             return question(kube)
         except (NotSent, Unknown) as error:
-            answered = isinstance(error, Expired)
+            answered = isinstance(error, Expired | UnknownBeyond)
             raise
         finally:
             circuit.leave(answered=answered)

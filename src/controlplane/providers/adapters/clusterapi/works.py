@@ -16,22 +16,25 @@ from datetime import datetime
 from functools import partial
 from typing import Any
 
-from controlplane.providers.adapters.clusterapi.clusters import Clusters
+from controlplane.providers.adapters.clusterapi.clusters import Clusters, Noticed
 from controlplane.providers.adapters.clusterapi.config import ClusterApiConfig
 from controlplane.providers.adapters.clusterapi.doors import Door
 from controlplane.providers.adapters.clusterapi.names import TENANT, notes_of
 from controlplane.providers.adapters.clusterapi.tenants import Tenants
-from controlplane.providers.clusters import JobFeature, JobSpec, JobView, OutputChunk
+from controlplane.providers.clusters import JobSpec, JobView, OutputChunk
 from controlplane.providers.errors import NotFound, ProviderError
 from controlplane.providers.kube.client import Kube
-from controlplane.providers.kube.work.abilities import features
 from controlplane.providers.kube.work.config import WorkConfig
+from controlplane.providers.kube.work.figures import OwnersGauges
 from controlplane.providers.kube.work.ground import OwnGround
 from controlplane.providers.kube.work.jobs import Jobs
 from controlplane.providers.kube.work.names import Names
+from controlplane.providers.kube.work.pool import gpus_of
 from controlplane.providers.kube.work.services import Services
 from controlplane.providers.kube.work.shown import Shown
+from controlplane.providers.kube.work.slicing import is_partitioned, whole_gpus
 from controlplane.providers.services import ServiceSpec, ServiceView
+from controlplane.providers.tracking import GpuUse
 
 log = logging.getLogger(__name__)
 Json = dict[str, Any]
@@ -93,14 +96,13 @@ class MembersGround(OwnGround):
         super().__init__(kube, names, config, *whose)
         self._usable = usable
         self._seats = seats
-        self._said = Shown(volumes=config.volumes)
 
     def shown(self, workers: Iterable[Json] | None = None) -> Shown:
         """
-        See `OwnGround.shown`: whoever makes the cluster has said what is in it.
+        See `OwnGround.shown`. A volume that the operator, who made the cluster, has named is the operator's.
         """
-        del workers
-        return self._said
+        found = super().shown(workers)
+        return replace(found, volumes={**found.volumes, **self._config.volumes})
 
     def check(self, cluster_id: str, tenant_id: str) -> None:
         """
@@ -130,13 +132,16 @@ class Work:
     """Its jobs, and who follows them."""
     services: Services
     """Its services."""
+    gauges: OwnersGauges
+    """Who tells how busy its GPUs are."""
     seats: Seats
     """Its members."""
 
 
 class Works:
     """
-    The ports SupportsJobs, SupportsGlances, SupportsNews, SupportsOutput and SupportsServices over the clusters of one management cluster.
+    The ports SupportsJobs, SupportsGlances, SupportsNews, SupportsOutput, SupportsGpuUse and SupportsServices over the clusters of one
+    management cluster.
     """
 
     def __init__(
@@ -171,18 +176,19 @@ class Works:
         if known is not None:
             known.jobs.close()
 
-    def notice(self, cluster_id: str, refs: Mapping[str, str], nodes: Sequence[Json]) -> tuple[JobFeature, ...] | None:
+    def notice(self, cluster_id: str, refs: Mapping[str, str], nodes: Sequence[Json]) -> Noticed:
         """
-        See `Notice`. Our queue there counts these Nodes from now on. What hinders a look at queues says nothing of the cluster.
+        See `Notice`. Our queue there counts these Nodes from now on. What hinders a look at what is there says nothing of the cluster.
         """
         try:
             work = self._of(cluster_id)
             work.seats.learn(refs)
+            offers = work.ground.offers(nodes)
             work.ground.follow(nodes)
-            return features(self._work, queues=work.ground.kueue() is not None)
+            return Noticed(offers, {one["metadata"]["name"]: work.ground.gpus(one) for one in work.ground.workers(nodes)})
         except ProviderError as error:
             log.info("what jobs may ask for is not known", extra={"cluster_id": cluster_id, "code": error.code})
-            return None
+            return Noticed(None, {one["metadata"]["name"]: alone(one, self._work) for one in nodes})
 
     def submit(self, job: JobSpec) -> str:
         """
@@ -244,6 +250,12 @@ class Works:
         See `SupportsOutput.read_output`.
         """
         return self._of(cluster_id).jobs.read_output(cluster_id, token, offset=offset, limit=limit)
+
+    def gpu_use(self, cluster_id: str, token: str, window_s: int) -> GpuUse:
+        """
+        See `SupportsGpuUse.gpu_use`.
+        """
+        return self._of(cluster_id).gauges.use(cluster_id, token, window_s)
 
     def apply_service(self, spec: ServiceSpec) -> None:
         """
@@ -316,7 +328,15 @@ class Works:
         whose = (cluster_id, notes_of(cluster).get(TENANT, ""))
         ground = MembersGround(door, self._names, config, whose, self._clusters.must_be_usable, seats)
         jobs = Jobs(door, self._names, config, ground, self._now, self._places)
-        return Work(ground, jobs, Services(door, self._names, config, ground), seats)
+        gauges = OwnersGauges(door, self._names, lambda: ground.shown().figures)
+        return Work(ground, jobs, Services(door, self._names, config, ground), gauges, seats)
+
+
+def alone(node: Json, config: WorkConfig) -> int | None:
+    """
+    GPUs that the Node itself tells of, whole or in slices; None where it tells of none: they may be claimed.
+    """
+    return (whole_gpus(node, config) if is_partitioned(node, config) else gpus_of(node, config.gpu_resource)) or None
 
 
 def _placed(view: JobView, refs: Callable[[Iterable[str]], Mapping[str, str]]) -> JobView:

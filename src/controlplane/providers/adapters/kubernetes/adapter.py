@@ -38,6 +38,7 @@ from controlplane.providers.kube.access import Access
 from controlplane.providers.kube.client import Kube
 from controlplane.providers.kube.rights import Rights
 from controlplane.providers.kube.work.abilities import NO_GANGS, features, of_own, version_words
+from controlplane.providers.kube.work.figures import OwnersGauges
 from controlplane.providers.kube.work.ground import OwnGround
 from controlplane.providers.kube.work.jobs import Jobs
 from controlplane.providers.kube.work.mpi import GROUP
@@ -79,8 +80,8 @@ def build(given: AdapterInput) -> KubernetesAdapter:
 
 class KubernetesAdapter:
     """
-    One Kubernetes as Clusters, SupportsJobs, SupportsGlances, SupportsNews, SupportsOutput, SupportsServices, SupportsKubeconfigs,
-    SupportsAdoption, Machines, and where it stood before us whole SupportsJoining. Safe to share between threads.
+    One Kubernetes as Clusters, SupportsJobs, SupportsGlances, SupportsNews, SupportsOutput, SupportsGpuUse, SupportsServices,
+    SupportsKubeconfigs, SupportsAdoption, Machines, and where it stood before us whole SupportsJoining. Safe to share between threads.
     """
 
     def __init__(
@@ -103,7 +104,11 @@ class KubernetesAdapter:
         self._ground: Shared | OwnGround | TakenGround = TakenGround(taken) if taken else ground or self._shared
         self._jobs = Jobs(kube, names, config, self._ground, now)
         self._nodes = Nodes(kube, names, config, self._shared.pool, now)
-        self._gauges = Gauges(names, config)
+        self._gauges: Gauges | OwnersGauges = Gauges(names, config)
+        if ground is not None:
+            self._gauges = OwnersGauges(kube, names, lambda: ground.shown().figures)
+        elif taken is not None:
+            self._gauges = OwnersGauges(kube, names, lambda: taken.ground().shown().figures)
         self._tokens: Tokens | Own | Taken = taken or own or Tokens(kube, names, config, way, self._shared)
         self._services = Services(kube, names, config, self._ground)
         self._directory = Directory(kube, names) if own is None and taken is None else None
@@ -262,13 +267,10 @@ class KubernetesAdapter:
 
     def gpu_use(self, cluster_id: str, token: str, *, window_s: int) -> GpuUse:
         """
-        See `SupportsGpuUse.gpu_use`. Raises Unsupported where the operator named no source.
+        See `SupportsGpuUse.gpu_use`. Raises Unsupported where nobody named a source.
         """
-        if not self._config.metrics_url:
-            raise Unsupported("no source of metrics is configured", code="job_feature_unsupported")
         with self._at(cluster_id):
-            pass  # where its namespace is has been found out
-        return self._gauges.use(cluster_id, token, window_s)
+            return self._gauges.use(cluster_id, token, window_s)
 
     def issue_kubeconfig(self, cluster_id: str, tenant_id: str, *, lifetime_s: int) -> Kubeconfig:
         """

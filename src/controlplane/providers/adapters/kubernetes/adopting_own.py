@@ -16,7 +16,7 @@ from datetime import datetime
 from typing import Any
 
 from controlplane.providers.adapters.kubernetes.config import KubernetesConfig
-from controlplane.providers.adapters.kubernetes.own import Seats, checks_of, gpus_given
+from controlplane.providers.adapters.kubernetes.own import Seats, checks_of
 from controlplane.providers.adapters.kubernetes.own_access import Doors, Signing
 from controlplane.providers.adapters.kubernetes.own_marks import LEAVING, SYSTEM, OwnMarks, Whose, name_of, notes_of
 from controlplane.providers.adapters.kubernetes.own_standing import PRODUCT, Scene, distribution_of, leads, plain, read_standing
@@ -173,7 +173,7 @@ class Taken:
         nodes = self._kube.list_all("/api/v1/nodes")
         offers = ground.offers(nodes)
         ground.follow(nodes)
-        members = self._seats.members(nodes, ground.pool)
+        members = self._seats.members(nodes, ground.gpus)
         return ClusterView(
             cluster_id=cluster_id,
             members=members,
@@ -302,8 +302,8 @@ class Taken:
 
     def _scene(self) -> Scene:
         rest, nodes = self._plain_scene(), self._kube.list_all("/api/v1/nodes")
-        pool = OwnGround(self._kube, self._names, self._config, "clu_none", "").pool
-        gpus = {name_of(one): gpus_given(one, pool) for one in nodes}
+        ground = OwnGround(self._kube, self._names, self._config, "clu_none", "")
+        gpus = {name_of(one): ground.gpus(one) for one in nodes}
         return Scene(rest.uid, rest.version, rest.kubeadm, nodes, gpus, rest.mark)
 
 

@@ -20,13 +20,13 @@ from controlplane.providers.kube.access import Access
 from controlplane.providers.kube.client import Kube
 from controlplane.providers.kube.kubeconfigs import kubeconfig_text
 from controlplane.providers.kube.reading import ready_condition
-from controlplane.providers.kube.work.devices import usable
 from controlplane.providers.kube.work.ground import OwnGround
 from controlplane.providers.kube.work.names import LEADS
-from controlplane.providers.kube.work.pool import Pool
 from controlplane.providers.machines import Check, CheckResult
 
 Json = dict[str, Any]
+Counted = Callable[[Json], int | None]
+"""How many GPUs a node gives; None when it does not tell yet."""
 DRIVER_FOR = timedelta(days=365)
 """Our own certificate lives as long as a process that holds it may; each start makes a new one."""
 CERTIFICATE, KEY = "cluster_certificate", "cluster_key"
@@ -89,8 +89,7 @@ class Own:
         nodes = self._kube.list_all("/api/v1/nodes")
         offers = self._ground.offers(nodes)
         self._ground.follow(nodes)
-        pool = self._ground.pool
-        members = self._seats.members(nodes, pool)
+        members = self._seats.members(nodes, self._ground.gpus)
         return ClusterView(
             cluster_id=cluster_id,
             members=members,
@@ -149,16 +148,16 @@ class Seats:
     api_mark: str = ""
     """Annotation of control planes that were upgraded; empty: none."""
 
-    def members(self, nodes: Iterable[Json], pool: Pool) -> tuple[MemberView, ...]:
+    def members(self, nodes: Iterable[Json], gpus: Counted) -> tuple[MemberView, ...]:
         """
-        All nodes.
+        All nodes; `gpus` tells how many a node gives.
         """
-        return tuple(self._member(one, pool) for one in nodes)
+        return tuple(self._member(one, gpus) for one in nodes)
 
-    def _member(self, node: Json, pool: Pool) -> MemberView:
+    def _member(self, node: Json, counted: Counted) -> MemberView:
         meta = node["metadata"]
         leads = LEADS in (meta.get("labels") or {})
-        gpus = 0 if leads else gpus_given(node, pool)  # pods with GPUs never run on a control plane
+        gpus = 0 if leads else counted(node)  # pods with GPUs never run on a control plane
         told = (meta.get("annotations") or {}).get(self.api_mark, "") if leads else ""
         kubelet = (node.get("status", {}).get("nodeInfo") or {}).get("kubeletVersion", "")
         return MemberView(meta["name"], self.state(node), gpus, version=_plain(kubelet), api_version=_plain(told))
@@ -173,17 +172,6 @@ class Seats:
         if ready.get("status") != "True":
             return "down"
         return MARKED.get((node["metadata"].get("annotations") or {}).get(self.mark, ""), "up")
-
-
-def gpus_given(node: Json, pool: Pool) -> int | None:
-    """
-    What a device plugin counts, whole or in slices, or what a DRA driver publishes: a tenant may have either, and with the driver no node
-    shows a count.
-    """
-    counted, devices = pool.gpus(node), pool.devices
-    if counted != 0 or not devices.api():
-        return counted
-    return sum(1 for one in devices.on(node["metadata"]["name"]) if usable(one))
 
 
 def checks_of(members: Sequence[MemberView]) -> tuple[Check, ...]:

@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from datetime import datetime
 from pathlib import Path
 from typing import Any, TypeVar, cast
@@ -156,7 +156,8 @@ class SimulatedProvider:
             accounts=True,
             walls=("cluster", "user"),
             scrub=True,
-            job_features=("gangs", "priority", "launch_torchrun", "launch_mpi", "secret_env", "idle_stop"),
+            job_features=("gangs", "priority", "launch_torchrun", "launch_mpi", "secret_env", "idle_stop", "mig"),
+            only_in={"mig": "kubernetes"},
             notes=(
                 "simulated: scripts are played by a small grammar, not run",
                 "simulated: its Kubernetes has no API server, so it hands out no kubeconfigs",
@@ -164,7 +165,7 @@ class SimulatedProvider:
             own_kubernetes=OWN_KUBERNETES,
             adopts=(standing.PRODUCT,),
         )
-        return self._read("capabilities", "*", lambda _act, _at: able)
+        return self._read("capabilities", "*", lambda act, _at: replace(able, mig=metal_views.slices(act.db, self._config.site)))
 
     def apply_cluster(self, spec: ClusterSpec) -> None:
         """

@@ -15,6 +15,7 @@ from controlplane.providers.adapters.simulated.acts import Act
 from controlplane.providers.adapters.simulated.clock import from_us, instant_or_none
 from controlplane.providers.adapters.simulated.groups import standing
 from controlplane.providers.adapters.simulated.members import current_members
+from controlplane.providers.adapters.simulated.slices import could
 from controlplane.providers.clusters import JobSpec, JobView, OutputChunk
 from controlplane.providers.errors import NoCapacity, NotFound, Refused, Unsupported
 from controlplane.providers.launching import Gang, on_each_node, under_slurm
@@ -47,6 +48,8 @@ def played(spec: JobSpec) -> JobSpec:
         raise Unsupported("the simulator has no containers and no files", code="job_feature_unsupported")
     if spec.gpu is not None:
         raise Unsupported("the simulator's GPUs have no attributes", code="job_feature_unsupported")
+    if spec.mig is not None and (spec.gpus_per_node or spec.cluster_kind == "slurm"):
+        raise Unsupported("slices are for Kubernetes, and in the place of whole GPUs", code="job_feature_unsupported")
     spec = replace(spec, env={**spec.env, **spec.secret_env}, secret_env={})
     if spec.launch is None:
         return spec
@@ -120,11 +123,12 @@ def _check(act: Act, cluster: sqlite3.Row, spec: JobSpec) -> None:
         if not one.leads
         and one.ref not in spec.exclude
         and spec.gpu_model in {"", one.gpu_model}
-        and one.wanted_gpus >= spec.gpus_per_node
+        and could(one, spec.gpus_per_node, spec.mig)
     ]
     if len(able) < spec.nodes:
         raise NoCapacity(
-            f"job {spec.token} wants {spec.nodes} x {spec.gpus_per_node} GPUs; {len(able)} members of {spec.cluster_id} could",
+            f"job {spec.token} wants {spec.nodes} x {spec.mig or f'{spec.gpus_per_node} GPUs'}; {len(able)} members of"
+            f" {spec.cluster_id} could",
             code="job_never_fits",
         )
 

@@ -7,11 +7,11 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from controlplane.providers.adapters.simulated import batch, checks, fabric, groups, hosting, metal, standing
+from controlplane.providers.adapters.simulated import batch, checks, fabric, groups, hosting, metal, queue, standing
 from controlplane.providers.adapters.simulated.acts import Act
 from controlplane.providers.adoption import Adoption
 from controlplane.providers.checks import FabricRun
-from controlplane.providers.clusters import ClusterSpec, JobSpec, Member
+from controlplane.providers.clusters import ClusterSpec, Member
 from controlplane.providers.fabrics import NetworkSpec, PortRef
 from controlplane.providers.machines import Deployment
 
@@ -77,7 +77,7 @@ def _apply(act: Act, given: Mapping[str, Any]) -> None:
 
 
 def _submit(act: Act, given: Mapping[str, Any]) -> str:
-    return batch.submit(act, JobSpec(**{**given, "exclude": tuple(given["exclude"])}))
+    return batch.submit(act, queue.spec_from(given))
 
 
 def _attach(act: Act, given: Mapping[str, Any]) -> None:

@@ -2,8 +2,7 @@
 Services on simulated clusters: replicas with a place, a start and an end, replayed from event to event up to the present.
 
 What befalls a replica is told by its image and command, so that people can rehearse it: an image whose name ends in `:missing` cannot be
-pulled, the program `false` and `sh -c 'exit 3'` end at once, again and again. Everything else comes up and listens. No GPU is partitioned
-here: replicas hold the slices that they ask for, and take no room for them.
+pulled, the program `false` and `sh -c 'exit 3'` end at once, again and again. Everything else comes up and listens.
 """
 
 from __future__ import annotations
@@ -22,8 +21,9 @@ from controlplane.providers.adapters.simulated.clock import from_us
 from controlplane.providers.adapters.simulated.faults import CANARY_HOST, FORGOTTEN
 from controlplane.providers.adapters.simulated.groups import standing
 from controlplane.providers.adapters.simulated.members import MemberRow, all_members
+from controlplane.providers.adapters.simulated.slices import Device, could, give, held_on
 from controlplane.providers.errors import NoCapacity, NotFound, Refused, Unsupported
-from controlplane.providers.gpus import Slices
+from controlplane.providers.gpus import slices_of
 from controlplane.providers.services import ReplicaView, Scaling, ServiceSpec, ServiceView, Trouble
 
 _EXIT = re.compile(r"exit ([1-9][0-9]{0,2})")
@@ -246,8 +246,12 @@ class _Round:
             if one["placed_at"] is not None:
                 continue
             spec = spec_of(one["spec"])
-            free = _free(self.act, one["object_id"], members, self.at)
-            fitting = [(ref, gpus[: spec.gpus_per_node]) for ref, gpus in sorted(free.items()) if len(gpus) >= spec.gpus_per_node]
+            held = _held(self.act, one["object_id"], members, self.at)
+            fitting = [
+                (each.ref, devices)
+                for each in sorted(members, key=lambda member: member.ref)
+                if each.takes_jobs(self.at) and (devices := give(each, held[each.ref], spec.gpus_per_node, spec.mig)) is not None
+            ]
             if len(fitting) < spec.nodes:
                 continue
             ready = None if one["fate"] else self.at + self.act.takes("job_run", spec.service_id, str(one["id"]))
@@ -272,17 +276,16 @@ def spec_from(given: Mapping[str, Any]) -> ServiceSpec:
     """
     from_lists: dict[str, Any] = {name: tuple(given[name]) for name in ("command", "worker_command")}
     scaling = None if given["scaling"] is None else Scaling(**given["scaling"])
-    mig = Slices(**given["mig"]) if given.get("mig") else None
     plain = {name: value for name, value in given.items() if name not in {"files", "readiness"}}
-    return ServiceSpec(**{**plain, **from_lists, "scaling": scaling, "mig": mig})
+    return ServiceSpec(**{**plain, **from_lists, "scaling": scaling, "mig": slices_of(given.get("mig"))})
 
 
 def _refuse_impossible(act: Act, object_id: int, spec: ServiceSpec) -> None:
     members = all_members(act.db, object_id, need_deployment=act.need_deployment)
-    able = [one for one in members if one.removed_at is None and not one.leads and one.wanted_gpus >= spec.gpus_per_node]
+    able = [one for one in members if one.removed_at is None and not one.leads and could(one, spec.gpus_per_node, spec.mig)]
     if len([one for one in able if spec.gpu_model in {"", one.gpu_model}]) < spec.nodes:
         raise NoCapacity(
-            f"a replica of {spec.service_id} wants {spec.nodes} x {spec.gpus_per_node} GPUs [{CANARY_HOST}]",
+            f"a replica of {spec.service_id} wants {spec.nodes} x {spec.mig or f'{spec.gpus_per_node} GPUs'} [{CANARY_HOST}]",
             code="service_never_fits",
         )
 
@@ -298,20 +301,16 @@ def _fate(act: Act, spec: ServiceSpec) -> str:
     return ""
 
 
-def _free(act: Act, object_id: int, members: list[MemberRow], at: int) -> dict[str, list[int]]:
-    free = {one.ref: list(range(min(one.gpus, one.wanted_gpus))) for one in members if one.takes_jobs(at)}
+def _held(act: Act, object_id: int, members: list[MemberRow], at: int) -> dict[str, set[Device]]:
     runs = act.db.execute(
         "SELECT nodes FROM runs WHERE object_id = ? AND (ended_at IS NULL OR freed_at > ?)", (object_id, at)
     ).fetchall()
-    for nodes in [
+    used = [
         *(queue.nodes_of(row["nodes"]) for row in runs),
         *queue.replicas_on(act.db, object_id),
         *queue.replicas_ending(act.db, object_id, at),
-    ]:
-        for ref, gpus in nodes:
-            if ref in free:
-                free[ref] = [one for one in free[ref] if one not in gpus]
-    return free
+    ]
+    return held_on((one.ref for one in members if one.takes_jobs(at)), used)
 
 
 def _row(db: sqlite3.Connection, cluster_id: str, service_id: str) -> sqlite3.Row | None:
@@ -394,7 +393,6 @@ def _view(row: sqlite3.Row, at: int) -> ReplicaView:
     if row["ending_at"] is not None and row["ending_at"] <= at:
         phase, trouble = "ending", ""
     mig = spec_of(row["spec"]).mig
-    held = sum(len(gpus) for _, gpus in nodes) if mig is None else mig.per_node * len(nodes)
     return ReplicaView(
         name=_name(row),
         version=row["version"],
@@ -403,6 +401,6 @@ def _view(row: sqlite3.Row, at: int) -> ReplicaView:
         exit_code=(_OOM_CODE if fate == "out_of_memory" else _exit_code(row)) if crashes else None,
         restarts=1 + (at - row["placed_at"]) // RESTART_EVERY_US if crashes else 0,
         refs=tuple(ref for ref, _ in nodes) if placed else (),
-        gpus=held if placed else 0,
+        gpus=sum(len(devices) for _, devices in nodes) if placed else 0,
         profile=mig.profile if mig is not None and placed else "",
     )

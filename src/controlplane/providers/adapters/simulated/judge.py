@@ -14,6 +14,10 @@ from controlplane.providers.adapters.simulated.fabric_judge import fabric_findin
 from controlplane.providers.adapters.simulated.finding import Finding
 from controlplane.providers.adapters.simulated.ledger import ClusterObject, Ledger, Tenancy, Use
 from controlplane.providers.adapters.simulated.metal import PLACES
+from controlplane.providers.adapters.simulated.slices import gpu_of, profile_of
+
+PARTS = 7
+"""Of compute that a GPU has."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,17 +118,27 @@ def live_objects(ledger: Ledger) -> Live:
 
 def crowded_gpus(ledger: Ledger) -> list[Finding]:
     """
-    I1: GPUs that two runs of jobs or replicas of services held at once.
+    I1: GPUs, or slices of them, that two runs of jobs or replicas of services held at once, and GPUs of which more was held than there is:
+    whole ones in parts, more parts than seven, or parts of two profiles.
     """
     held: defaultdict[tuple[str, int], list[Use]] = defaultdict(list)
     for use in ledger.uses:
         if use.until is None or use.since < use.until:
-            held[use.ref, use.gpu].append(use)
+            held[use.ref, gpu_of(use.gpu)].append(use)
     found = []
     for (ref, gpu), uses in held.items():
-        for before, after in pairwise(sorted(uses, key=lambda one: one.since)):
-            if before.until is None or before.until > after.since:
-                found.append(Finding("I1", ref, f"GPU {gpu} is held by {before.holder} and by {after.holder} at once"))
+        there: list[Use] = []
+        for after in sorted(uses, key=lambda one: one.since):
+            there = [one for one in there if one.until is None or one.until > after.since]
+            found += [
+                Finding("I1", ref, f"GPU {gpu} is held by {before.holder} and by {after.holder} at once")
+                for before in there
+                if not (profile_of(after.gpu) and profile_of(after.gpu) == profile_of(before.gpu) and after.gpu != before.gpu)
+            ]
+            there.append(after)
+            parts = [int(profile_of(one.gpu).partition("g.")[0]) for one in there if profile_of(one.gpu)]
+            if sum(parts) > PARTS:
+                found.append(Finding("I1", ref, f"GPU {gpu} is held in {sum(parts)} parts of {PARTS}"))
     return found
 
 

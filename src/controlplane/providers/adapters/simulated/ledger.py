@@ -14,6 +14,7 @@ from datetime import datetime
 
 from controlplane.providers.adapters.simulated.clock import from_us, instant_or_none
 from controlplane.providers.adapters.simulated.members import MemberRow, all_members
+from controlplane.providers.adapters.simulated.slices import Device
 
 
 @dataclass(frozen=True, slots=True)
@@ -159,13 +160,13 @@ class ServiceRecord:
 @dataclass(frozen=True, slots=True)
 class Use:
     """
-    One GPU's time with a job's run or a service's replica: the half-open interval [since, until).
+    The time of a GPU, or of a slice of one, with a job's run or a service's replica: the half-open interval [since, until).
     """
 
     ref: str
     """The machine."""
-    gpu: int
-    """Which of its GPUs."""
+    gpu: Device
+    """Which of its GPUs, or which slice of one."""
     holder: str
     """The job's token or the service's id, and which run or replica."""
     since: datetime

@@ -10,6 +10,7 @@ from functools import lru_cache
 
 from controlplane.providers.adapters.simulated.clock import from_us
 from controlplane.providers.adapters.simulated.faults import CANARY_HOST
+from controlplane.providers.adapters.simulated.slices import most_on_a_node
 from controlplane.providers.errors import NotFound
 from controlplane.providers.machines import Check, Inventory, MachineView, Phase, Power, WipeReport
 
@@ -44,6 +45,14 @@ def machine_rows(db: sqlite3.Connection, at: int, ref: str | None = None, *, sit
     if ref is None:
         return db.execute(_COLUMNS, {"at": at}).fetchall()
     return db.execute(_COLUMNS + "WHERE m.ref = :ref", {"at": at, "ref": ref}).fetchall()
+
+
+def slices(db: sqlite3.Connection, site: str) -> dict[str, int]:
+    """
+    MIG profile to the most that one machine, of all or of the site, can have of it.
+    """
+    kinds = "SELECT DISTINCT gpu_model, sold_gpus FROM machines WHERE :site IN ('', site)"
+    return most_on_a_node((row["gpu_model"], row["sold_gpus"]) for row in db.execute(kinds, {"site": site}))
 
 
 def machine_view(db: sqlite3.Connection, at: int, ref: str) -> MachineView:

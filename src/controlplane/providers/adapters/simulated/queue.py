@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 import sqlite3
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -16,9 +16,9 @@ from controlplane.providers.adapters.simulated import script as shell
 from controlplane.providers.adapters.simulated.acts import Act
 from controlplane.providers.adapters.simulated.durations import MICROS
 from controlplane.providers.adapters.simulated.members import MemberRow, all_members
+from controlplane.providers.adapters.simulated.slices import Device, Nodes, give, held_on
 from controlplane.providers.clusters import JobSpec
-
-Nodes = tuple[tuple[str, tuple[int, ...]], ...]
+from controlplane.providers.gpus import slices_of
 
 NODE_FAIL = "NodeFail"
 _FATES: dict[str, tuple[str, str, int, int]] = {
@@ -95,14 +95,14 @@ def free_run(act: Act, run: sqlite3.Row, at: int) -> int:
 
 def nodes_of(stored: str) -> Nodes:
     """
-    Machines and GPU indexes of a run.
+    Machines and what a run has of their GPUs.
     """
     return tuple((ref, tuple(gpus)) for ref, gpus in json.loads(stored))
 
 
 def replicas_on(db: sqlite3.Connection, object_id: int) -> list[Nodes]:
     """
-    Machines and GPU indexes that replicas of services hold in the cluster.
+    Machines and what replicas of services hold of their GPUs in the cluster.
     """
     held = "SELECT nodes FROM replicas WHERE object_id = ? AND placed_at IS NOT NULL AND ended_at IS NULL"
     return [nodes_of(row["nodes"]) for row in db.execute(held, (object_id,))]
@@ -110,7 +110,7 @@ def replicas_on(db: sqlite3.Connection, object_id: int) -> list[Nodes]:
 
 def replicas_ending(db: sqlite3.Connection, object_id: int, at: int) -> list[Nodes]:
     """
-    Machines and GPU indexes that replicas which were told to end still hold.
+    Machines and what replicas which were told to end still hold of their GPUs.
     """
     held = "SELECT nodes FROM replicas WHERE object_id = ? AND placed_at IS NOT NULL AND ended_at > ?"
     return [nodes_of(row["nodes"]) for row in db.execute(held, (object_id, at))]
@@ -120,8 +120,14 @@ def spec_of(job: sqlite3.Row) -> JobSpec:
     """
     The job as it was submitted.
     """
-    given = json.loads(job["spec"])
-    return JobSpec(**{**given, "exclude": tuple(given["exclude"]), "mounts": ()})
+    return spec_from(json.loads(job["spec"]))
+
+
+def spec_from(given: Mapping[str, Any]) -> JobSpec:
+    """
+    The job as it travelled.
+    """
+    return JobSpec(**{**given, "exclude": tuple(given["exclude"]), "mounts": (), "mig": slices_of(given.get("mig"))})
 
 
 def gang_of(job: sqlite3.Row, spec: JobSpec, nodes: Nodes, restarts: int) -> shell.Gang:
@@ -247,44 +253,42 @@ class _Replay:
         Jobs at the head of the queue that fit have started; behind the first that does not fit, all wait.
         """
         started = False
-        free = self._free_gpus(at)
+        held = self._held(at)
         blocked = False
         for job in self.pending:
             if job["eligible_at"] > at:
                 continue
             spec = spec_of(job)
             stuck = spec.env.get("SIMULATED_WAIT", "")
-            chosen = None if blocked or stuck else self._fit(spec, free, at)
+            chosen = None if blocked or stuck else self._fit(spec, held, at)
             if chosen is None:
                 reason = stuck or ("Priority" if blocked else self._why(spec, at))
-                expected = None if blocked or stuck else self._expected(spec, free, at)
+                expected = None if blocked or stuck else self._expected(spec, held, at)
                 if (job["reason"], job["expected_start_at"]) != (reason, expected):
                     self.act.db.execute(
                         "UPDATE jobs SET reason = ?, expected_start_at = ? WHERE id = ?", (reason, expected, job["id"])
                     )
                 blocked = blocked or not stuck
                 continue
-            for ref, gpus in chosen:
-                free[ref] = [one for one in free[ref] if one not in gpus]
+            for ref, devices in chosen:
+                held[ref].update(devices)
             self._start(job, spec, chosen, at)
             started = True
         return started
 
-    def _free_gpus(self, at: int) -> dict[str, list[int]]:
-        free = {one.ref: list(range(min(one.gpus, one.wanted_gpus))) for one in self.members if one.takes_jobs(at)}
+    def _held(self, at: int) -> dict[str, set[Device]]:
+        """
+        What is held on each member that takes jobs.
+        """
         used = [nodes_of(run["nodes"]) for run in self.running] + [nodes for freed, nodes in self.freeing if freed > at]
         used += replicas_on(self.act.db, self.object_id) + replicas_ending(self.act.db, self.object_id, at)
-        for nodes in used:
-            for ref, gpus in nodes:
-                if ref in free:
-                    free[ref] = [one for one in free[ref] if one not in gpus]
-        return free
+        return held_on((one.ref for one in self.members if one.takes_jobs(at)), used)
 
-    def _fit(self, spec: JobSpec, free: dict[str, list[int]], at: int) -> Nodes | None:
+    def _fit(self, spec: JobSpec, held: Mapping[str, set[Device]], at: int) -> Nodes | None:
         fitting = [
-            (one.ref, tuple(free[one.ref][: spec.gpus_per_node]))
+            (one.ref, devices)
             for one in sorted(self._usable(spec), key=lambda member: member.ref)
-            if one.takes_jobs(at) and len(free.get(one.ref, ())) >= spec.gpus_per_node
+            if one.takes_jobs(at) and (devices := give(one, held[one.ref], spec.gpus_per_node, spec.mig)) is not None
         ]
         return tuple(fitting[: spec.nodes]) if len(fitting) >= spec.nodes else None
 
@@ -295,18 +299,18 @@ class _Replay:
         able = sum(1 for one in self._usable(spec) if one.takes_jobs(at))
         return "Resources" if able >= spec.nodes else "ReqNodeNotAvail"
 
-    def _expected(self, spec: JobSpec, free: dict[str, list[int]], at: int) -> int | None:
+    def _expected(self, spec: JobSpec, held: Mapping[str, set[Device]], at: int) -> int | None:
         """
         When it would start if every running job ran to its limit; None when that is not enough.
         """
-        grown = {ref: list(gpus) for ref, gpus in free.items()}
+        shrunk = {ref: set(devices) for ref, devices in held.items()}
         ends = [(self._limit_end(run), nodes_of(run["nodes"])) for run in self.running]
         ends += [(freed, nodes) for freed, nodes in self.freeing if freed > at]
         for end, nodes in sorted(ends, key=lambda one: one[0]):
-            for ref, gpus in nodes:
-                if ref in grown:
-                    grown[ref] = sorted({*grown[ref], *gpus})
-            if self._fit(spec, grown, at) is not None:
+            for ref, devices in nodes:
+                if ref in shrunk:
+                    shrunk[ref].difference_update(devices)
+            if self._fit(spec, shrunk, at) is not None:
                 return max(end, at)
         return None
 

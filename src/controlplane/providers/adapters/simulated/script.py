@@ -15,6 +15,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from controlplane.providers.adapters.simulated.durations import MICROS
+from controlplane.providers.adapters.simulated.slices import Device, Nodes
 
 MAX_SCRIPT_BYTES = 256 * 1024
 MAX_SLEEP_S = 366 * 86_400
@@ -33,8 +34,8 @@ class Gang:
 
     job_id: str
     """The peer's id of the job."""
-    nodes: tuple[tuple[str, tuple[int, ...]], ...]
-    """Machine and the GPU indexes it gives."""
+    nodes: Nodes
+    """Machine and what it gives of its GPUs."""
     tasks_per_node: int
     """Tasks that `srun` starts on each machine."""
     cluster: str
@@ -293,7 +294,7 @@ def _pod_env(gang: Gang, pod: int) -> dict[str, str]:
     }
 
 
-def _task_env(ref: str, gpus: tuple[int, ...], *, node: int, task: int, rank: int) -> dict[str, str]:
+def _task_env(ref: str, gpus: tuple[Device, ...], *, node: int, task: int, rank: int) -> dict[str, str]:
     return {
         "SLURMD_NODENAME": ref,
         "HOSTNAME": ref,

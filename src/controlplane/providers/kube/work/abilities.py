@@ -33,7 +33,9 @@ class Offers:
     """MIG profile to the most that one node has of it."""
 
 
-def features(config: WorkConfig, *, queues: bool, sliced: bool = False, launches: bool = False) -> tuple[JobFeature, ...]:
+def features(
+    config: WorkConfig, *, queues: bool, sliced: bool = False, launches: bool = False, gauged: bool = False
+) -> tuple[JobFeature, ...]:
     """
     What jobs may ask for.
     """
@@ -42,7 +44,7 @@ def features(config: WorkConfig, *, queues: bool, sliced: bool = False, launches
     kinds += ("gpu_nvlink",) if kinds and config.nvlink_attribute else ()
     kinds += ("mig",) if sliced else ()
     kinds += ("launch_mpi",) if launches else ()
-    kinds += ("idle_stop",) if config.metrics_url else ()
+    kinds += ("idle_stop",) if config.metrics_url or gauged else ()
     return (*(QUEUED if queues else ()), *ALWAYS, *mounts, *kinds)
 
 

@@ -14,7 +14,7 @@ from controlplane.providers.errors import Busy, NotFound, ProviderError, Refused
 from controlplane.providers.kube.client import Kube
 from controlplane.providers.kube.work.abilities import Offers, features
 from controlplane.providers.kube.work.config import WorkConfig
-from controlplane.providers.kube.work.devices import Devices
+from controlplane.providers.kube.work.devices import Devices, usable
 from controlplane.providers.kube.work.names import LEADS, Names, grouped
 from controlplane.providers.kube.work.pool import Pool
 from controlplane.providers.kube.work.queues import Queues
@@ -97,7 +97,7 @@ class OwnGround:
         self._cluster_id = cluster_id
         self._tenant_id = tenant_id
         self._devices = Devices(kube, config)
-        self._showing = Showing(kube, config, self._devices, names.namespace(cluster_id))
+        self._showing = Showing(kube, config, self._devices, names.namespace(cluster_id), self._workers_now)
         self._queues = Queues(kube, config)
         self._levels: tuple[str, ...] = ()
         """Labels that our queue places by."""
@@ -122,7 +122,8 @@ class OwnGround:
         told: Json = {"topology_labels": list(self._levels), "volumes": dict(shown.volumes)}
         if shown.claims:
             told |= {"gpus_by": "dra", "queues_count_claims": shown.counted}
-            told |= {"gpu_models": {gpu_model: shown.product}} if gpu_model and shown.product else {}
+            # what an operator says of models is about labels of nodes, and the driver has names of its own
+            told["gpu_models"] = {gpu_model: shown.product} if gpu_model and shown.product else {}
             told |= {} if shown.nvlink else {"nvlink_attribute": ""}
         return self._config.model_copy(update=told)
 
@@ -132,15 +133,27 @@ class OwnGround:
         """
         return self._showing.lately(workers)
 
+    def gpus(self, node: Json) -> int | None:
+        """
+        What a device plugin counts on the node, whole or in slices, or what a DRA driver publishes: a tenant may have either, and with the
+        driver no node shows a count. None when it does not tell yet.
+        """
+        pool = self.pool
+        counted, devices = pool.gpus(node), pool.devices
+        if counted != 0 or not devices.api():
+            return counted
+        return sum(1 for one in devices.on(node["metadata"]["name"]) if usable(one))
+
     def offers(self, nodes: Iterable[Json]) -> Offers:
         """
         What jobs and services may ask for, as the cluster is now with these nodes.
         """
-        there = workers(nodes)
-        self.shown(there)
+        there = self.workers(nodes)
+        shown = self.shown(there)
         settings = self.settings()
         sliced = most_on_a_node(there, settings)
-        able = features(settings, queues=self.kueue() is not None, sliced=bool(sliced), launches=self.mpi())
+        gauged = shown.figures is not None
+        able = features(settings, queues=self.kueue() is not None, sliced=bool(sliced), launches=self.mpi(), gauged=gauged)
         return Offers(able, tuple(settings.volumes), sliced)
 
     def check(self, cluster_id: str, tenant_id: str) -> None:
@@ -184,7 +197,7 @@ class OwnGround:
         See `Ground.nodes_now`. Control planes are left out.
         """
         self.check_name(cluster_id)
-        found = self.workers(self._kube.list_all("/api/v1/nodes"))
+        found = self._workers_now()
         with self._lock:
             self._nodes = (time.monotonic(), found)
         return found
@@ -212,7 +225,7 @@ class OwnGround:
         try:
             there = self.workers(nodes)
             kueue = self.kueue()
-            placed = bool(self._levels) or kueue is None or not kueue.topology or not places(there)
+            placed = bool(self._levels) or kueue is None or not kueue.topology or not self._places(there)
             if kueue is None or (placed and self._sums(there) == self._told):
                 return
             path = grouped(kueue.api, "clusterqueues", self._names.outside(self._cluster_id))
@@ -250,7 +263,13 @@ class OwnGround:
         flavor = self._kube.find(grouped(kueue.api, "resourceflavors", name)) or {}
         held = (flavor.get("spec") or {}).get("topologyName")
         found = self._kube.find(grouped(kueue.api, "topologies", str(held))) if held else None
-        return places(nodes) if found is None else [str(one["nodeLabel"]) for one in found["spec"]["levels"]]
+        return self._places(nodes) if found is None else [str(one["nodeLabel"]) for one in found["spec"]["levels"]]
+
+    def _places(self, nodes: Sequence[Json]) -> list[str]:
+        return places(nodes, self._config.topology_labels)
+
+    def _workers_now(self) -> list[Json]:
+        return self.workers(self._kube.list_all("/api/v1/nodes"))
 
     def _sums(self, nodes: Iterable[Json]) -> dict[str, str]:
         return self.pool.room(one for one in nodes if not one.get("spec", {}).get("unschedulable"))

@@ -1,14 +1,14 @@
 """
 What a whole Kubernetes of one tenant's shows of itself, in the place of an operator's word: who gives out its GPUs, the claims that its
-owner made for jobs to mount, and where its workers hang.
+owner made for jobs to mount, where its workers hang, and who tells how busy its GPUs are.
 """
 
 from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import yaml
@@ -17,6 +17,7 @@ from controlplane.providers.kube.client import Kube
 from controlplane.providers.kube.memory import DOMAIN
 from controlplane.providers.kube.work.config import Access, Volume, WorkConfig
 from controlplane.providers.kube.work.devices import Devices, by_node, product_of, tells_nvlink, usable
+from controlplane.providers.kube.work.figures import Figures, labelled, told_by
 from controlplane.providers.kube.work.names import HOSTNAME, core, grouped
 from controlplane.providers.kube.work.slicing import is_partitioned
 from controlplane.providers.volumes import check_volume
@@ -48,6 +49,8 @@ class Shown:
     """Whether Kueue says of itself that it counts claims of them."""
     volumes: Mapping[str, Volume] = field(default_factory=dict)
     """What jobs can mount, by name."""
+    figures: Figures | None = None
+    """Who tells how busy its GPUs are; None where that is not exactly one."""
 
 
 class Showing:
@@ -55,8 +58,12 @@ class Showing:
     Looks, at most once a minute. Safe to share between threads.
     """
 
-    def __init__(self, kube: Kube, config: WorkConfig, devices: Devices, namespace: str) -> None:
+    def __init__(
+        self, kube: Kube, config: WorkConfig, devices: Devices, namespace: str, read: Callable[[], Sequence[Json]]
+    ) -> None:
         self._kube = kube
+        self._read = read
+        """Its workers now."""
         self._config = config
         self._devices = devices
         self._namespace = namespace
@@ -80,22 +87,22 @@ class Showing:
             self._kept = None
 
     def _look(self, workers: Iterable[Json] | None) -> Shown:
-        volumes = self._volumes()
+        plain = Shown(volumes=self._volumes(), figures=told_by(labelled(self._kube)))
         api = self._devices.api()
         if not api or self._kube.find(grouped(api, "deviceclasses", self._config.dra_class)) is None:
-            return Shown(volumes=volumes)
-        nodes = list(workers) if workers is not None else self._kube.list_all("/api/v1/nodes")
+            return plain
+        nodes = list(workers) if workers is not None else self._read()
         found = by_node(self._kube.list_all(grouped(api, "resourceslices")), self._config.dra_class)
         gpus = [one for node in nodes for one in found.get(node["metadata"]["name"], []) if usable(one)]
         if not gpus or any(plugged(one, self._config) for one in nodes):
-            return Shown(volumes=volumes)  # one card would be given out twice
+            return plain  # one card would be given out twice
         products = {product_of(one) for one in gpus}
-        return Shown(
+        return replace(
+            plain,
             claims=True,
             product=products.pop() if len(products) == 1 else "",
             nvlink=bool(self._config.nvlink_attribute) and all(tells_nvlink(one, self._config) for one in gpus),
             counted=self._counted(),
-            volumes=volumes,
         )
 
     def _volumes(self) -> dict[str, Volume]:
@@ -127,13 +134,14 @@ def plugged(node: Json, config: WorkConfig) -> bool:
     return given != "0" or is_partitioned(node, config)
 
 
-def places(workers: Sequence[Json]) -> list[str]:
+def places(workers: Sequence[Json], levels: Sequence[str] = ()) -> list[str]:
     """
-    The labels of places that every one of the workers has, and the node itself as the last; none where no place is known of all.
+    The labels of places, of these or else of ours, that every one of the workers has, and the node itself as the last; none where no place
+    is known of all.
     """
     labels = [(one["metadata"].get("labels") or {}).keys() for one in workers]
-    known = [one for one in PLACES if labels and all(one in those for those in labels)]
-    return [*known, HOSTNAME] if known else []
+    known = [one for one in levels or PLACES if labels and all(one in those for those in labels)]
+    return [*(one for one in known if one != HOSTNAME), HOSTNAME] if known else []
 
 
 def _volume(claim: Json) -> Volume | None:
