@@ -203,6 +203,7 @@ def test_a_job_costs_a_bounded_number_of_calls(kit: KubernetesKit) -> None:
     adapter.apply_cluster(SPEC)
     jobs = [replace(JOB, token=f"job_{number}-1") for number in range(5)]
     adapter.submit(jobs[0])
+    adapter.list_jobs("clu_1")  # which kinds of jobs there are is asked once a minute
     for calls, act in (
         (4, lambda: [adapter.submit(jobs[1])]),
         (2, lambda: adapter.find_job("clu_1", jobs[1].token)),

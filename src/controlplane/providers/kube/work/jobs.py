@@ -78,7 +78,7 @@ class Jobs:
         if self._config.watches != "off":
             self._tracker.open()  # a watch that opens at the first look comes too late for that look, which asks then
         self._ground.check(spec.cluster_id, spec.tenant_id)
-        found = self._find(spec.cluster_id, spec.token)
+        found = self._find(spec.cluster_id, spec.token, of=(mpi.is_mpi(spec),))  # each try of a job is of one kind
         if found is None:
             self._refuse_impossible(spec)
             for volume in sorted({one.volume for one in spec.mounts}):
@@ -241,9 +241,12 @@ class Jobs:
         if found is None or found["metadata"].get("deletionTimestamp"):
             raise Refused(f"the claim of {volume} is not there any more", code="job_volume_unknown")
 
-    def _find(self, cluster_id: str, token: str) -> Json | None:
-        found = self._kube.find(self._path(cluster_id, token))
-        if found is None and self._ground.mpi():
+    def _find(self, cluster_id: str, token: str, of: Sequence[bool] = (False, True)) -> Json | None:
+        """
+        The attempt, when it is there and ours: a Job, or an MPIJob where `of` has that and the cluster knows the kind.
+        """
+        found = self._kube.find(self._path(cluster_id, token)) if False in of else None
+        if found is None and True in of and self._ground.mpi():
             launched = self._kube.find(self._path(cluster_id, token, launched=True))
             found = None if launched is None else mpi.as_job(launched)
         if found is None:
