@@ -1,0 +1,164 @@
+"""
+Every named crash point while a cluster that exists already is taken over, let go, taken over again and deleted. By default one life in
+which somebody dies at every point, several times; with CRASH_PASSES=all each pass of each point by itself, once, twice in a row, and
+frozen there and taken over.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import random
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import pytest
+
+from controlplane.kit.crashpoints import POINTS
+from tests.conftest import Database
+from tests.crash.main_job import DONE_BEFORE, Death, Doom, Dooms
+from tests.crash.test_crash_points import ALL, HELD, LONG_S, MANNERS, METERS, MODEST_S
+from tests.integration.test_adoption import THEIRS, Standing
+from tests.integration.test_managed_kubernetes import open_scene
+from tests.kubernetes_kit import UNTIDY
+from tests.schedules.invariants import promises_of_rows
+
+pytestmark = UNTIDY
+SEED = int(os.environ.get("CRASH_SEED", "1"))
+DEATHS = 2
+"""At each point, in one life."""
+HERE = tuple(one for one in POINTS if not one.startswith("decide."))
+"""Nothing is placed: which nodes it has stands before it is asked for."""
+PASSES = {"request": 5}
+MANY = 16
+"""Passes of which the deaths are drawn: a life has four requests, and more of everything else."""
+ASIDE = "SELECT id FROM nodes WHERE ref = ANY(:refs) AND state = 'available'"
+
+
+class Lives(Standing):
+    """
+    Lives of a Cluster that its operator has made, one after the other, on one management cluster.
+    """
+
+    def _wait(self) -> None:
+        self.kit.settle()
+        super()._wait()
+
+    def run(self, doom: Doom, *, takeover: bool = False) -> None:
+        """
+        A whole life, by other processes where the first ones died.
+        """
+        self._stand()
+        before, story = self.kit.state(), list(self.kit.controllers.story)
+        first = self._taken_over(doom, takeover=takeover)
+        self._later()
+        path = f"/v1/admin/clusters/{first}/actions/let-go"
+        with self.watched(doom):
+            self._insist("POST", path, None, **{"If-Match": "*"})
+            self.drive(f"clusters/{first}", "deleted", takeover=takeover)
+        assert (self.kit.state(), self.kit.controllers.story) == (before, story), "it is as it was"
+        assert {self.nodes()[ref] for ref in THEIRS} == {"maintenance"}
+        assert (self.billed(), self.used()) == (0, {"gpus": 0, "clusters": 0})
+        second = self._taken_over(doom, takeover=takeover)
+        assert self.kit.controllers.story == story, "no Machine was made or taken"
+        self._later()
+        with self.watched(doom):
+            self.change(f"/clusters/{second}", "DELETE", None)
+            self.drive(f"clusters/{second}", "deleted", takeover=takeover)
+            self.work(lambda: not self.world.rows("SELECT 1 FROM nodes WHERE state <> 'available' LIMIT 1"), takeover=takeover)
+
+    def _stand(self) -> None:
+        """
+        The operator has a Cluster on the two machines, which are in maintenance here.
+        """
+        for row in self.world.rows(ASIDE, refs=sorted(THEIRS)):
+            self.verb(row.id, "maintain")
+        if not self.kit.objects("clusters"):
+            self.kit.stand("theirs", 2)
+        assert self.members() == THEIRS
+
+    def _taken_over(self, doom: Doom, *, takeover: bool) -> str:
+        found = self.see()
+        with self.watched(doom):
+            body = self.wish(name=f"research{self._number}")
+            made = self._insist("POST", f"{self.found}/{found['id']}/actions/adopt", body)
+            self.drive(f"clusters/{made['cluster_id']}", "running", takeover=takeover)
+        assert self.billed() == 2
+        return str(made["cluster_id"])
+
+    def _later(self) -> None:
+        self.world.clock.advance(60)
+
+    def _insist(self, method: str, path: str, body: Mapping[str, Any] | None, **headers: str) -> Any:
+        """
+        What the operator is answered, who repeats what was not answered under the same key.
+        """
+        told, repeated = {"Idempotency-Key": f"{path}-{self._number}", **headers}, False
+        while True:
+            try:
+                answer = self.admin(method, path, body, **told)
+            except Death:
+                repeated = True
+                continue
+            if repeated and answer.status_code in DONE_BEFORE:
+                return None
+            assert answer.is_success, answer.text
+            return answer.json()
+
+
+@pytest.fixture(scope="module")
+def lives(migrated: Database, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Lives]:
+    """
+    A management cluster for all lives.
+    """
+    migrated.reset()
+    root = logging.getLogger()
+    handlers, level = root.handlers[:], root.level
+    with open_scene(migrated, tmp_path_factory.mktemp("managed"), Lives, before=lambda kit: kit.stand("theirs", 2)) as made:
+        root.handlers[:] = handlers
+        root.setLevel(level)
+        yield made
+    migrated.reset()
+
+
+def assert_clean(made: Lives, words: str) -> None:
+    """
+    Every promise holds, each wish was one operation, each tenancy was billed once, and nothing is left here or at the peer.
+    """
+    world = made.world
+    broken = promises_of_rows(world)
+    assert not broken, f"{words}: {broken}"
+    assert made.kit.remains() == [], words
+    assert world.rows("SELECT state, count(*) AS n FROM nodes GROUP BY 1") == [("available", 3)], words
+    assert world.rows(HELD) == [], words
+    assert world.rows(METERS) == [], words
+    (count,) = world.rows("SELECT count(*) AS n, count(DISTINCT name) AS names FROM clusters")
+    assert count.n == count.names, words
+    done = world.rows("SELECT state, count(*) AS n FROM operations WHERE resource_kind = 'cluster' GROUP BY 1")
+    assert [(row.state, row.n) for row in done] == [("succeeded", 2 * count.n)], words
+
+
+def test_one_life_with_deaths_at_every_point(lives: Lives) -> None:
+    """Whoever dies, and wherever: it is taken over once, no Machine touched, given back as it was, and taken down when it is ours."""
+    dice = random.Random(SEED)
+    many = {one: PASSES.get(one.partition(".")[0], MANY) for one in HERE}
+    doom = Dooms({one: frozenset(dice.sample(range(1, many[one]), DEATHS)) for one in HERE})
+    lives.run(doom)
+    assert set(doom.seen) == set(HERE)
+    assert not [one for one in HERE if not doom.died[one]], doom.seen
+    assert_clean(lives, f"seed {SEED}, {sum(doom.died.values())} deaths")
+
+
+@pytest.mark.skipif(not ALL, reason="many minutes: CRASH_PASSES=all plays it")
+@pytest.mark.timeout(LONG_S if ALL else MODEST_S)
+@pytest.mark.parametrize("manner", MANNERS)
+@pytest.mark.parametrize("point", HERE)
+def test_death_at_a_point_breaks_no_promise(lives: Lives, point: str, manner: str) -> None:
+    """Each pass by itself."""
+    count = Doom()
+    lives.run(count)
+    for number in range(1, count.seen[point] + 1):
+        passes = frozenset({number, number + 1} if manner == "retry" else {number})
+        doom = Doom(point, passes)
+        lives.run(doom, takeover=manner == "takeover")
+        assert_clean(lives, f"{point} pass {number} of {count.seen[point]}, {manner}")
