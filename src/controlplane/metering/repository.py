@@ -62,7 +62,9 @@ SPANS = text(f"""{GIVEN} grown AS (
   FROM given g WHERE w.work_id = g.work_id AND w.gpus = g.gpus AND w.profile = g.profile AND w.slices = g.slices
     AND w.of_slices = g.of_slices AND upper(w.during) = g.since AND g.until > g.since RETURNING w.work_id, w.profile)
 INSERT INTO work_intervals ({WORK_COLUMNS}, during) SELECT {WORK_COLUMNS}, {RANGE} FROM given g
-WHERE g.until > g.since AND (g.work_id, g.profile) NOT IN (SELECT work_id, profile FROM grown) ON CONFLICT DO NOTHING""")
+WHERE g.until > g.since AND (g.work_id, g.profile) NOT IN (SELECT work_id, profile FROM grown)
+  AND NOT EXISTS (SELECT 1 FROM work_intervals w WHERE w.work_id = g.work_id AND w.profile = g.profile AND w.during && {RANGE})
+ON CONFLICT DO NOTHING""")
 
 # A seller's time is cut where its own list or the platform's changes; in each piece both are fixed, and the seller's row wins.
 PRICING = """
@@ -207,7 +209,7 @@ def end_runs(session: Session, work_ids: Sequence[str]) -> None:
 def note_spans(session: Session, works: Sequence[Work]) -> None:
     """
     The times of services are kept, those of each profile by themselves; one that goes on where the last ended, with as many GPUs or
-    slices, makes it longer.
+    slices, makes it longer. A time that was told before, whole or in part, is not counted again.
     """
     session.execute(SPANS, {"works": json.dumps([one.document() for one in works])})
 
