@@ -123,6 +123,16 @@ def test_what_does_not_fit_is_refused_or_waits(world: World) -> None:
     assert world.rows("SELECT state FROM clusters WHERE name = 'second'") == [("running",)]
 
 
+def test_node_sets_are_shown_in_the_order_of_the_order(world: World) -> None:
+    """However they are named, and however fast they are written."""
+    names = ["zeta", "alpha", "mid", "omega", "beta", "kilo"]
+    sets = tuple(clusters.SetOrder(one, world.keys.instance_type, 1) for one in names)
+    wish = clusters.Order("many", "slurm", world.keys.site, sets, wait=True)
+    view, _ = world.do(lambda s: clusters.order_cluster(s, world.tenant, world.keys.project_id, wish))
+    again = world.do(lambda s: clusters.get_cluster(s, world.tenant, world.keys.project_id, view.row.id))
+    assert [[one.name for one in told.sets] for told in (view, again)] == [names, names]
+
+
 def test_a_waiting_order_is_deleted_without_any_worker(world: World) -> None:
     """Deleting what was never placed is done in the request: no provider is asked, and quota is back at once."""
     world.settle()

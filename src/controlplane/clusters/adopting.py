@@ -261,7 +261,7 @@ def _hold(
     facts: Mapping[str, catalog.InstanceType],
     blueprints: Mapping[str, str],
 ) -> None:
-    ids = {one.name: new_id("nds") for one in order.sets}
+    ids = dict(zip((one.name for one in order.sets), sorted(new_id("nds") for _ in order.sets), strict=True))
     values = [
         {
             "id": ids[one.name],

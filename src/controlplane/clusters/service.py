@@ -181,9 +181,10 @@ def _establish(session: Session, tenant_id: str, cluster_id: str, order: Order, 
 def _insert_sets(
     session: Session, row: Any, order: Order, facts: Mapping[str, catalog.InstanceType], blueprints: Mapping[str, str]
 ) -> Sequence[SetView]:
+    ids = sorted(new_id("nds") for _ in order.sets)  # they are shown by id, and so in the order's order
     values = [
         {
-            "id": new_id("nds"),
+            "id": set_id,
             "cluster_id": row.id,
             "tenant_id": row.tenant_id,
             "name": one.name,
@@ -196,7 +197,7 @@ def _insert_sets(
             "gpu_model": facts[one.instance_type].gpu_model,
             "unplaced": one.count,
         }
-        for one in order.sets
+        for set_id, one in zip(ids, order.sets, strict=True)
     ]
     session.execute(insert(NodeSetRow.__table__), values)  # type: ignore[arg-type]
     shown = ("id", "name", "instance_type", "count", "gpus", "role", "image_id")
