@@ -1,7 +1,7 @@
 """
-Every named crash point in the life of a cluster whose provider turns each change down for good: grown, shrunk, a node replaced. By
-default one life in which somebody dies at every point, several times; with CRASH_PASSES=all each pass of each point by itself, once,
-twice in a row, and frozen there and taken over.
+Every named crash point in the life of a cluster whose provider turns each change down for good: a node replaced. By default one
+life in which somebody dies at every point, twice; with CRASH_PASSES=all it is grown and shrunk as well, and each pass of each point is
+played by itself, once, twice in a row, and frozen there and taken over.
 """
 
 from __future__ import annotations
@@ -23,11 +23,11 @@ from tests.factories.world import World, make_world
 from tests.schedules.invariants import broken_promises
 
 SEED = int(os.environ.get("CRASH_SEED", "1"))
-DEATHS = 3
+DEATHS = 2
 """At each point, in one life."""
-PASSES = {"request": 5, "decide": 12}
-MANY = 40
-"""Passes of which the deaths are drawn: a life has five requests, a dozen decisions, and much of everything else."""
+PASSES = {"request": 3, "decide": 5}
+MANY = 20
+"""Passes of which the deaths are drawn: a life has three requests, some decisions, and much of everything else."""
 MEMBERS = "SELECT id FROM allocations WHERE cluster_id = :c AND state = 'active' AND NOT leaving AND charged ORDER BY id"
 
 
@@ -55,6 +55,7 @@ class Lives(Story):
                 ("PATCH", "", {"node_sets": [{"name": "workers", "count": 1}]}),
                 ("POST", "/instances/{}/actions/replace", None),
             ]
+            changes = changes if ALL else changes[2:]
             for method, more, body in changes:
                 self._alter(path, method, more, body)
                 self.drive(path[1:], "running", takeover=takeover)
@@ -105,7 +106,7 @@ def assert_clean(made: Lives, words: str) -> None:
     assert count.n == count.names, words
     assert world.rows("SELECT count(*) AS n FROM meter_intervals") == [(2 * count.n,)], words
     done = world.rows("SELECT state, count(*) AS n FROM operations WHERE resource_kind = 'cluster' GROUP BY 1 ORDER BY 1")
-    assert [(row.state, row.n) for row in done] == [("failed", 3 * count.n), ("succeeded", 2 * count.n)], words
+    assert [(row.state, row.n) for row in done] == [("failed", (3 if ALL else 1) * count.n), ("succeeded", 2 * count.n)], words
 
 
 def test_one_life_with_deaths_at_every_point(lives: Lives) -> None:

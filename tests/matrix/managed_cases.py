@@ -26,6 +26,8 @@ CALLS: Mapping[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
     "delete": (("deleting",), ("cluster:get", "cluster:delete", "hosts:list", "host:patch")),
     "release": (("releasing",), HOST),
     "wipe": (("cleaning",), HOST),
+    "adopt": (("adopting",), (*TELLS, "clusters:list")),
+    "let_go": (("deleting",), ("clusters:list", "cluster:get", "hosts:list", "host:patch", "cluster:patch")),
 }
 """In which states of a cluster, or of its nodes, an operation happens, and what it asks then."""
 OPERATIONS = tuple(CALLS)
@@ -55,18 +57,18 @@ FINAL = frozenset({"says_403", "says_404", "says_422", "webhook_denies"})
 RISES = frozenset({"says_404", *CHANGES})
 """After these a Cluster may be there that was seen to be gone, until it is reaped."""
 WORLD: Mapping[str, tuple[str, ...]] = {
-    "host_in_trouble": ("enrol", "deploy", "order", "grow", "replace", "release", "wipe"),
+    "host_in_trouble": ("enrol", "deploy", "order", "grow", "replace", "release", "wipe", "adopt", "let_go"),
     "metal3_stands_still": ("deploy", "order", "grow", "replace", "shrink", "delete", "release", "wipe"),
     "controllers_stand_still": ("order", "grow", "replace", "shrink", "upgrade", "delete"),
     "finalizer_hangs": ("delete",),
     "budget_holds": ("shrink", "replace", "upgrade", "delete"),
     "never_joins": ("order", "grow", "replace", "upgrade"),
-    "node_silent": ("order", "watch", "grow", "upgrade", "shrink"),
+    "node_silent": ("order", "watch", "grow", "upgrade", "shrink", "adopt"),
     "machine_deleted": ("watch", "grow", "upgrade", "shrink"),
-    "owner_cordons": ("watch", "shrink", "upgrade", "grow"),
-    "kubeconfig_renewed": ("order", "watch", "kubeconfig", "upgrade", "grow"),
-    "kubeconfig_revoked": ("order", "watch", "kubeconfig", "upgrade", "grow"),
-    "kubeconfig_garbled": ("order", "watch", "kubeconfig", "upgrade"),
+    "owner_cordons": ("watch", "shrink", "upgrade", "grow", "adopt"),
+    "kubeconfig_renewed": ("order", "watch", "kubeconfig", "upgrade", "grow", "adopt"),
+    "kubeconfig_revoked": ("order", "watch", "kubeconfig", "upgrade", "grow", "adopt"),
+    "kubeconfig_garbled": ("order", "watch", "kubeconfig", "upgrade", "adopt"),
 }
 """What goes wrong at the peer although every request succeeds, and in which operations."""
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
+from typing import Any
 
 from controlplane.activity import resolving
 from controlplane.clusters import issuing, replacing, scaling, upgrading
@@ -39,7 +40,7 @@ BUSY = """
     SELECT id, state, step, reason, detail FROM nodes WHERE state <> ALL(:rest) AND attention = ''
     UNION ALL SELECT c.id, c.state, c.step, c.reason, c.detail FROM clusters c
     WHERE c.attention = ''
-      AND c.state IN ('pending', 'placing', 'provisioning', 'bootstrapping', 'verifying', 'updating', 'upgrading', 'deleting')
+      AND c.state IN ('pending', 'placing', 'provisioning', 'bootstrapping', 'verifying', 'updating', 'upgrading', 'adopting', 'deleting')
 """
 HELD = """
     SELECT n.ref, 'cp-' || replace(a.cluster_id, '_', '-') AS cluster FROM allocations a JOIN nodes n ON n.id = a.node_id
@@ -73,6 +74,9 @@ class ManagedLife:
     """
     One batch on one management cluster.
     """
+
+    at_rest = frozenset(AT_REST)
+    """States of nodes in which nobody is at work on them."""
 
     def __init__(self, ground: ManagedGround, cases: Sequence[Case]) -> None:
         self.ground, self.world = ground, ground.world
@@ -298,19 +302,18 @@ class ManagedLife:
             now = self.world.rows(PROGRESS)[0].mark
             pace = 0.001 if now != mark else min(SOON_S if passed < HOUR_S else LATER_S, max(2.0, pace * 1.6))
             mark = now
-            calm = 0 if self.world.rows(BUSY, rest=list(AT_REST)) else calm + 1
+            calm = 0 if self.world.rows(BUSY, rest=list(self.at_rest)) else calm + 1
             pauses = [row.pause_s for row in self.world.waiting() if row.pause_s > 0]
             pause = max(min(pauses, default=60.0), pace)
             self.world.clock.advance(pause)
             passed += pause
         if calm < CALM and strict:
-            left = self.world.rows(BUSY, rest=list(AT_REST))
+            left = self.world.rows(BUSY, rest=list(self.at_rest))
             self.verdict.broken += [f"I6 {self._name(row.id)}: still moving, not {until}: {tuple(row)}" for row in left]
 
     def _note_who_asks(self) -> None:
         last = self.ground.director.last_of
-        asking = [*self.world.rows(ASKING), *self.world.rows(ASIDE)]
-        for row in asking:
+        for row in self._asking():
             case = self._case_of.get(row.id) or self._case_of.get(last.get(row.id, ""))
             if case is None:
                 self.verdict.broken.append(f"I6 {row.id}: asks for a person without a fault: {tuple(row)}")
@@ -321,6 +324,9 @@ class ManagedLife:
             self._words[case] = f"{row.state} {row.attention}: {row.reason}"
             if not row.reason:
                 self.verdict.broken.append(f"I6 {case.name}: {row.state} without a reason")
+
+    def _asking(self) -> list[Any]:
+        return [*self.world.rows(ASKING), *self.world.rows(ASIDE)]
 
     # Judging
 

@@ -22,14 +22,13 @@ from typing import Any
 
 from controlplane.local.postgres import throwaway_postgres
 from tests.conftest import Database
-from tests.matrix import controllers, ironics, managed_cases, owned, switches
+from tests.matrix import controllers, ironics, managed_adoption, managed_cases, owned, switches
 from tests.matrix.cases import APART, OPERATIONS, Case, faults_of
 from tests.matrix.controllers import RedfishRack
 from tests.matrix.driven import Rack
 from tests.matrix.ironics import IronicRack
 from tests.matrix.life import Life, Verdict
 from tests.matrix.managed_ground import ManagedGround
-from tests.matrix.managed_life import ManagedLife
 from tests.matrix.owned import SimulatedRegion
 from tests.matrix.switches import FrrRack
 
@@ -66,7 +65,13 @@ GROUNDS: Mapping[str, Ground] = {
     "ironic": Ground(IronicRack, ironics.faults_here, 120),
     "redfish": Ground(RedfishRack, controllers.faults_here, 30),
     "clusterapi": Ground(
-        ManagedGround, managed_cases.faults_here, 24, managed_cases.OPERATIONS, ManagedLife, managed_cases.machines, frozenset()
+        ManagedGround,
+        managed_cases.faults_here,
+        24,
+        managed_cases.OPERATIONS,
+        managed_adoption.life_of,
+        managed_cases.machines,
+        managed_adoption.OPERATIONS,
     ),
 }
 
