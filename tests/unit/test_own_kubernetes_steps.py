@@ -15,6 +15,7 @@ from controlplane.clusters.steps import STEPS
 from controlplane.kit.outcome import Advance, Outcome, Wait
 from controlplane.nodes.states import ProviderRef
 from controlplane.providers.clusters import ClusterView, MemberState, MemberView
+from controlplane.providers.errors import NotSent
 
 LEAD = MemberSnapshot("alc_0", "ins_0", "nod_0", "ins-0", 8, "active", "active", "nds_0", billed=True, role="control_plane")
 WORKER = MemberSnapshot("alc_1", "ins_1", "nod_1", "ins-1", 8, "active", "active", "nds_1", billed=True)
@@ -36,6 +37,8 @@ class Api:
 
     def observe_cluster(self, cluster_id: str) -> ClusterView:
         del cluster_id
+        if not self.view.members:
+            raise NotSent("connection refused")
         return self.view
 
 
@@ -129,3 +132,19 @@ def test_what_jobs_may_ask_for_is_learnt_from_looks(state: str) -> None:
     told = step(api, state, features=("gangs", "image")).facts
     assert isinstance(told, ClusterFacts)
     assert (told.job_features, told.volumes, told.mig) == (("gangs", "image"), ("data",), {"1g.10gb": 7})
+
+
+@pytest.mark.parametrize("state", ["running", "degraded"])
+def test_an_api_that_is_silent_twice_is_told_to_its_owner(state: str) -> None:
+    """Nothing is known, so nothing is taken away or replaced; one call that failed says nothing, and an answer ends it."""
+    first = step(Api(), state)
+    assert isinstance(first, Wait)
+    assert first.facts is None
+    second = step(Api(), state, told=first.step or "")
+    assert isinstance(second, Wait)
+    assert isinstance(second.facts, ClusterFacts)
+    assert [one["code"] for one in second.facts.issues or ()] == ["api_silent"]
+    assert second.facts.health == ()
+    back = step(Api(ins_0="up", ins_1="up", ins_2="up"), state, told=first.step or "")
+    assert isinstance(back.facts, ClusterFacts)
+    assert back.facts.issues == () or isinstance(back, Advance)

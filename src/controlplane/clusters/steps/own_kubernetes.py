@@ -11,10 +11,12 @@ from controlplane.clusters.steps.changing import DRAIN_POLL_S, EMPTY, POLL_S, RE
 from controlplane.clusters.steps.wanted import staying
 from controlplane.health.classes import SICK
 from controlplane.kit.outcome import Advance, Fail, Outcome, Wait
+from controlplane.providers.errors import NotSent, ProviderError, Unknown
 from controlplane.providers.toolbox import Toolbox
 from controlplane.rendering.kubernetes.laws import may_part
 
-PARTING, PARTED = "parting", "parted"
+PARTING, PARTED, UNHEARD = "parting", "parted", "unheard"
+SILENT = "The cluster's own API does not answer, so nothing is known of its nodes. Restart the control planes' instances that are off."
 
 
 def bootstrap(cluster: ClusterSnapshot, tools: Toolbox) -> Outcome:
@@ -41,10 +43,13 @@ def verify(cluster: ClusterSnapshot, tools: Toolbox) -> Outcome:
 
 def watch(cluster: ClusterSnapshot, tools: Toolbox) -> Outcome:
     """
-    As for clusters of other kinds: degraded while hosts were not ready twice in a row; while the API does not answer nothing is known. A
-    control plane that is sick and cannot be replaced is told in words.
+    As for clusters of other kinds: degraded while hosts were not ready twice in a row; while the API does not answer nothing is known, and
+    that is told in words. So is a control plane that is sick and cannot be replaced.
     """
-    outcome = running.watch(_counted(cluster), tools)
+    try:
+        outcome = running.watch(_counted(cluster), tools)
+    except (NotSent, Unknown) as error:
+        outcome = _unheard(cluster, error)
     leads = [one for one in staying(cluster) if one.role == "control_plane"]
     sick = [one for one in leads if one.node_health in SICK]
     if not sick or not isinstance(outcome, (Advance, Wait)) or may_part(len(leads), len(leads) - len(sick)):
@@ -55,6 +60,16 @@ def watch(cluster: ClusterSnapshot, tools: Toolbox) -> Outcome:
     facts = outcome.facts if isinstance(outcome.facts, ClusterFacts) else ClusterFacts()
     issues = (*(facts.issues or ()), {"code": "quorum_at_risk", "message": words})
     return replace(outcome, facts=replace(facts, issues=issues))
+
+
+def _unheard(cluster: ClusterSnapshot, error: ProviderError) -> Outcome:
+    """
+    The API is the cluster's own: where it is silent twice in a row its owner can do something about it.
+    """
+    if cluster.step != UNHEARD:  # the next look may reach another control plane
+        return Wait(SILENT, running.SECOND_LOOK_S, step=UNHEARD, detail=error.detail)
+    facts = ClusterFacts(issues=({"code": "api_silent", "message": SILENT},))
+    return Wait(SILENT, cluster.observe_interval_s, facts=facts, detail=error.detail)
 
 
 def change(cluster: ClusterSnapshot, tools: Toolbox) -> Outcome:
