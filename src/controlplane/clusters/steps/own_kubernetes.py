@@ -16,7 +16,7 @@ from controlplane.providers.toolbox import Toolbox
 from controlplane.rendering.kubernetes.laws import may_part
 
 PARTING, PARTED, UNHEARD = "parting", "parted", "unheard"
-SILENT = "The cluster's own API does not answer, so nothing is known of its nodes. Restart the control planes' instances that are off."
+SILENT = "The cluster's own API does not answer, so nothing is known of its nodes. Restart control planes that are off."
 
 
 def bootstrap(cluster: ClusterSnapshot, tools: Toolbox) -> Outcome:
