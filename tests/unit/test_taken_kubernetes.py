@@ -320,3 +320,14 @@ def test_it_is_let_go_until_it_ran_and_wiped_after_that() -> None:
     assert barred.asked == ["close clu_1", "undrain clu_1 w2"]
     missing = step(Peer(), "degraded")
     assert isinstance(missing, Wait)
+
+
+def test_a_sick_control_plane_is_told_and_stays() -> None:
+    """Its issue stands beside those of the look; a well one has none."""
+    for health, codes in (("drain", ["control_planes_stay"]), ("ok", [])):
+        lead = a_member("cp", role="control_plane", gpus=0, node_health=health)
+        seen = step(Peer(cp="up", w1="up"), "running", members=(lead, a_member("w1")))
+        assert isinstance(seen, Wait)
+        assert isinstance(seen.facts, ClusterFacts)
+        told = [one["code"] for one in seen.facts.issues or ()]
+        assert told == codes, health

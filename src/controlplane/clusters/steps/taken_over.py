@@ -4,6 +4,7 @@ workers are let in by a token that ends.
 """
 
 from contextlib import suppress
+from dataclasses import replace
 
 from controlplane.clusters.states import ClusterFacts, ClusterSnapshot
 from controlplane.clusters.steps import bare, running
@@ -11,6 +12,7 @@ from controlplane.clusters.steps.adopting import let_go
 from controlplane.clusters.steps.changing import DRAIN_POLL_S, POLL_S, look, workers_of
 from controlplane.clusters.steps.verifying import acceptance, usable_since
 from controlplane.clusters.steps.wanted import staying, wanted
+from controlplane.health.classes import SICK
 from controlplane.kit.outcome import Advance, Fail, Outcome, Wait
 from controlplane.providers.errors import Busy, NotFound, Refused
 from controlplane.providers.toolbox import Toolbox
@@ -24,13 +26,21 @@ PLACING, APPLIED = "placing", "applied"
 def watch(cluster: ClusterSnapshot, tools: Toolbox) -> Outcome:
     """
     As for clusters of other kinds. After a change that failed nobody is let in any more, and who was to leave, and stays, is let in again.
+    Control planes that are sick are told in words.
     """
     assert cluster.provider is not None
     outcome = running.watch(cluster, tools)
     if cluster.state == "degraded":
         with suppress(NotFound):  # told by the outcome already
             _undo(cluster, tools)
-    return outcome
+    leads = [one for one in staying(cluster) if one.role == "control_plane"]
+    sick = [one for one in leads if one.node_health in SICK]
+    if not sick or not isinstance(outcome, (Advance, Wait)):
+        return outcome
+    words = f"{len(sick)} of {len(leads)} control planes are not healthy, and are not replaced through us: mend them from outside."
+    facts = outcome.facts if isinstance(outcome.facts, ClusterFacts) else ClusterFacts()
+    issues = (*(facts.issues or ()), {"code": "control_planes_stay", "message": words})
+    return replace(outcome, facts=replace(facts, issues=issues))
 
 
 def _undo(cluster: ClusterSnapshot, tools: Toolbox) -> None:
