@@ -24,7 +24,7 @@ from controlplane.nodes.adopting import Housed, swapped
 from controlplane.nodes.states import ProviderRef
 from controlplane.providers.adapters.kubernetes.own_standing import Scene, read_standing
 from controlplane.providers.clusters import ClusterSpec, ClusterView, MemberView
-from controlplane.providers.errors import Busy, NotFound, Refused
+from controlplane.providers.errors import Busy, NotFound, Refused, Unknown
 from controlplane.providers.joining import Door
 from controlplane.rendering.kubernetes.joining import Entry, entry_files, joining_files
 from controlplane.rendering.kubernetes.plan import Host, KubernetesPlan
@@ -201,7 +201,7 @@ class Peer:
     def observe_cluster(self, cluster_id: str) -> ClusterView:
         """The nodes."""
         if not self.nodes:
-            raise NotFound("nothing")
+            raise self.error or NotFound("nothing")
         return ClusterView(cluster_id, tuple(MemberView(name, state, 8) for name, state in self.nodes.items()))
 
     def open_door(self, cluster_id: str, *, lasts_s: int) -> Door:
@@ -320,6 +320,16 @@ def test_it_is_let_go_until_it_ran_and_wiped_after_that() -> None:
     assert barred.asked == ["close clu_1", "undrain clu_1 w2"]
     missing = step(Peer(), "degraded")
     assert isinstance(missing, Wait)
+
+
+def test_an_api_that_is_silent_twice_is_told() -> None:
+    """Nothing is known of its nodes then, whatever the cluster's state; one look that fails says nothing."""
+    for state in ("running", "degraded"):
+        for at, issues in (("", None), ("unheard", ("api_silent",))):
+            seen = step(Peer(Unknown("reset")), state, at)
+            assert isinstance(seen, Wait)
+            told = seen.facts.issues if isinstance(seen.facts, ClusterFacts) else None
+            assert (None if told is None else tuple(one["code"] for one in told)) == issues
 
 
 def test_a_sick_control_plane_is_told_and_stays() -> None:

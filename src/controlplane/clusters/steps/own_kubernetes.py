@@ -46,10 +46,7 @@ def watch(cluster: ClusterSnapshot, tools: Toolbox) -> Outcome:
     As for clusters of other kinds: degraded while hosts were not ready twice in a row; while the API does not answer nothing is known, and
     that is told in words. So is a control plane that is sick and cannot be replaced.
     """
-    try:
-        outcome = running.watch(_counted(cluster), tools)
-    except (NotSent, Unknown) as error:
-        outcome = _unheard(cluster, error)
+    outcome = listen(_counted(cluster), tools)
     leads = [one for one in staying(cluster) if one.role == "control_plane"]
     sick = [one for one in leads if one.node_health in SICK]
     if not sick or not isinstance(outcome, (Advance, Wait)) or may_part(len(leads), len(leads) - len(sick)):
@@ -60,6 +57,16 @@ def watch(cluster: ClusterSnapshot, tools: Toolbox) -> Outcome:
     facts = outcome.facts if isinstance(outcome.facts, ClusterFacts) else ClusterFacts()
     issues = (*(facts.issues or ()), {"code": "quorum_at_risk", "message": words})
     return replace(outcome, facts=replace(facts, issues=issues))
+
+
+def listen(cluster: ClusterSnapshot, tools: Toolbox) -> Outcome:
+    """
+    What comes of a look at a cluster that runs, or that its API is silent.
+    """
+    try:
+        return running.watch(cluster, tools)
+    except (NotSent, Unknown) as error:
+        return _unheard(cluster, error)
 
 
 def _unheard(cluster: ClusterSnapshot, error: ProviderError) -> Outcome:

@@ -7,14 +7,14 @@ from contextlib import suppress
 from dataclasses import replace
 
 from controlplane.clusters.states import ClusterFacts, ClusterSnapshot
-from controlplane.clusters.steps import bare, running
+from controlplane.clusters.steps import bare, own_kubernetes
 from controlplane.clusters.steps.adopting import let_go
 from controlplane.clusters.steps.changing import DRAIN_POLL_S, POLL_S, look, workers_of
 from controlplane.clusters.steps.verifying import acceptance, usable_since
 from controlplane.clusters.steps.wanted import staying, wanted
 from controlplane.health.classes import SICK
 from controlplane.kit.outcome import Advance, Fail, Outcome, Wait
-from controlplane.providers.errors import Busy, NotFound, Refused
+from controlplane.providers.errors import Busy, NotFound, NotSent, Refused, Unknown
 from controlplane.providers.toolbox import Toolbox
 from controlplane.rendering.kubernetes.joining import Entry
 
@@ -29,9 +29,9 @@ def watch(cluster: ClusterSnapshot, tools: Toolbox) -> Outcome:
     Control planes that are sick are told in words.
     """
     assert cluster.provider is not None
-    outcome = running.watch(cluster, tools)
+    outcome = own_kubernetes.listen(cluster, tools)
     if cluster.state == "degraded":
-        with suppress(NotFound):  # told by the outcome already
+        with suppress(NotFound, NotSent, Unknown):  # told by the outcome already
             _undo(cluster, tools)
     leads = [one for one in staying(cluster) if one.role == "control_plane"]
     sick = [one for one in leads if one.node_health in SICK]
