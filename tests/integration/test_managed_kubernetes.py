@@ -64,9 +64,9 @@ class Scene(Story):
         check_providers(world.engine, world.tools)
         self.all_free()
 
-    def operate(self, method: str, path: str, body: Mapping[str, Any] | None = None) -> Any:
+    def operate(self, method: str, path: str, body: Mapping[str, Any] | None = None, **more: str) -> Any:
         """What the API answers to the operator."""
-        headers = {"Authorization": f"Bearer {self.world.keys.operator_key}"}
+        headers = {"Authorization": f"Bearer {self.world.keys.operator_key}", **more}
         answer: httpx.Response = self._loop.run(self._client.request(method, path, json=body, headers=headers))
         assert answer.is_success, answer.text
         return answer.json()
@@ -229,6 +229,25 @@ def test_what_cannot_be_is_said_and_nothing_is_lost_while_the_peer_is_away(scene
     scene.world.tools.close()
     scene.world.tools = scene.world.toolbox()  # circuits stay open for seconds of real time
     scene.to(made["id"], "PATCH", "", {"node_sets": [{"name": "workers", "count": 3}]})
+
+
+def test_what_runs_goes_on_by_itself_once_a_wrong_setting_or_a_refusal_is_mended(scene: Scene) -> None:
+    """A credential that nobody can read fails no order and asks for nobody; a look that is refused asks, and is taken again."""
+    made = scene.ask("POST", "/clusters", ORDER)
+    path = f"/v1/admin/providers/{scene.provider['id']}"
+    scene.operate("PATCH", path, {"secrets": {"kubeconfig": "nonsense"}}, **{"If-Match": "*"})
+    scene.look(20)
+    asking = "SELECT state, attention FROM clusters UNION SELECT state, attention FROM nodes WHERE state <> 'available'"
+    assert sorted(scene.world.rows(asking)) == [("deploying", ""), ("provisioning", "")]
+    scene.operate("PATCH", path, {"secrets": {"kubeconfig": scene.kit.kit.kubeconfig}}, **{"If-Match": "*"})
+    scene.until(made["id"], "running")
+    scene.kit.kit.handle.post("/_emu/faults", [{"method": "GET", "path": "/clusters/", "times": 100_000, "status": 422}])
+    scene.look(20)
+    assert scene.world.rows("SELECT state, attention FROM clusters") == [("running", "provider_refused")]
+    scene.kit.kit.handle.post("/_emu/faults", [])
+    scene.look(20)
+    assert scene.world.rows("SELECT state, attention FROM clusters") == [("running", "")]
+    assert (scene.billed(), promises_of_rows(scene.world)) == (2, [])
 
 
 def test_what_the_server_refuses_for_good_changes_nothing(scene: Scene) -> None:

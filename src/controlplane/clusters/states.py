@@ -62,11 +62,14 @@ CLUSTER_STATES = StateTable(
             "deleting",
             says="Being taken over as it is, with the nodes that it runs on.",
         ),
-        State("running", "settled", frozenset({"degraded", "updating", "upgrading"}) | DELETE, says="In use."),
+        State(  # a look that is refused says nothing of the cluster: it is looked at again
+            "running", "settled", frozenset({"degraded", "updating", "upgrading"}) | DELETE, keeps_trying=True, says="In use."
+        ),
         State(
             "degraded",
             "settled",
             frozenset({"running", "updating", "upgrading"}) | DELETE,
+            keeps_trying=True,
             says="In use with fewer healthy nodes than ordered.",
         ),
         State("updating", "moving", frozenset({"running", "degraded"}) | DELETE, 4 * 3600, "degraded", says="Being changed."),

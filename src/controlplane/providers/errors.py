@@ -9,7 +9,8 @@ What an outside call can end in, other than its answer.
     │   └── Busy             the peer asked for patience (429, 409 busy, maintenance)
     ├── Permanent            repeating the same request cannot help
     │   ├── Refused          the peer understood and said no
-    │   └── Unsupported      this peer, or this version of it, cannot do that
+    │   ├── Unsupported      this peer, or this version of it, cannot do that
+    │   └── Unusable         what we were told of the peer is no way to it: nobody was asked
     ├── NoCapacity           the peer has no room for it now
     ├── NotFound             the peer answered, completely, that it does not exist
     └── AuthFailed           our credential is not accepted
@@ -101,6 +102,12 @@ class Unsupported(Permanent):
     """
 
     code = "provider_unsupported"
+
+
+class Unusable(Permanent):
+    """
+    No adapter can be made of what its operator told us of the peer, which was not asked. It is mended by telling it anew.
+    """
 
 
 class NoCapacity(ProviderError):

@@ -27,6 +27,7 @@ from controlplane.providers.errors import (
     Unknown,
     UnknownBeyond,
     Unsupported,
+    Unusable,
 )
 from controlplane.providers.fabrics import Fabrics
 from controlplane.providers.hardware import Controller, Hardware
@@ -40,6 +41,7 @@ log = logging.getLogger(__name__)
 
 SWITCH_CAP = 4  # a switch makes its changes one after the other
 LOOK_AGAIN_S = 5.0
+OPERATOR_S = 60.0  # between tries of what only an operator can mend
 RETIRED_FOR_S = 120.0
 OURS = frozenset(
     {
@@ -180,23 +182,30 @@ class Toolbox:
 
     def adapter(self, provider: Reachable) -> Any:
         """
-        The provider's adapter behind its guard. Raises Permanent when it is not installed or refuses its settings.
+        The provider's adapter behind its guard. Raises Unusable when it is not installed or refuses its settings.
         """
         with self._lock:
             known = self._adapters.get(provider.id)
             if known is None or known[0] != provider.version:
-                given = AdapterInput(
-                    provider_id=provider.id,
-                    config={name: value for name, value in provider.config.items() if name not in OURS},
-                    secrets=self._open_secrets(provider.id, provider.sealed),
-                    deployment=self.deployment,
-                    now=self.now,
-                )
+                built = self._built(provider)
                 self._retire(known)
                 circuit = self._circuits.setdefault(provider.id, Circuit())
-                known = (provider.version, Guarded(build_adapter(provider.adapter, given), circuit))
+                known = (provider.version, Guarded(built, circuit))
                 self._adapters[provider.id] = known
             return known[1]
+
+    def _built(self, provider: Reachable) -> object:
+        try:
+            given = AdapterInput(
+                provider_id=provider.id,
+                config={name: value for name, value in provider.config.items() if name not in OURS},
+                secrets=self._open_secrets(provider.id, provider.sealed),
+                deployment=self.deployment,
+                now=self.now,
+            )
+            return build_adapter(provider.adapter, given)
+        except Permanent as error:
+            raise Unusable(error.detail, code=error.code) from error
 
     def close(self) -> None:
         """
@@ -354,8 +363,9 @@ class Toolbox:
         """
         try:
             return step(snapshot, self), False
-        except AuthFailed as error:
-            return Wait("The provider refuses our credential; the operator has been told.", 60.0, detail=error.detail), False
+        except (AuthFailed, Unusable) as error:
+            what = "refuses our credential" if isinstance(error, AuthFailed) else "cannot be asked as it is set up"
+            return Wait(f"The provider {what}; the operator has been told.", OPERATOR_S, detail=error.detail), False
         except Transient as error:
             return Wait(
                 "The provider does not answer as it should; it is tried again.", error.retry_in_s, detail=error.detail
