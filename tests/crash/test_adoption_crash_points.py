@@ -7,8 +7,6 @@ frozen there and taken over.
 from __future__ import annotations
 
 import logging
-import os
-import random
 from collections.abc import Iterator, Mapping
 from typing import Any
 
@@ -16,7 +14,8 @@ import pytest
 
 from controlplane.kit.crashpoints import POINTS
 from tests.conftest import Database
-from tests.crash.main_job import DONE_BEFORE, Death, Doom, Dooms
+from tests.crash.dying import die_at_each_pass, die_everywhere
+from tests.crash.main_job import DONE_BEFORE, Death, Doom
 from tests.crash.test_crash_points import ALL, HELD, LONG_S, MANNERS, METERS, MODEST_S
 from tests.integration.test_adoption import THEIRS, Standing
 from tests.integration.test_managed_kubernetes import open_scene
@@ -24,13 +23,11 @@ from tests.kubernetes_kit import UNTIDY
 from tests.schedules.invariants import promises_of_rows
 
 pytestmark = UNTIDY
-SEED = int(os.environ.get("CRASH_SEED", "1"))
 DEATHS = 2
 """At each point, in one life."""
 HERE = tuple(one for one in POINTS if not one.startswith("decide."))
 """Nothing is placed: which nodes it has stands before it is asked for."""
-PASSES = {"request": 5}
-MANY = 16
+PASSES = {"request": 5, "": 16}
 """Passes of which the deaths are drawn: a life has four requests, and more of everything else."""
 ASIDE = "SELECT id FROM nodes WHERE ref = ANY(:refs) AND state = 'available'"
 
@@ -140,13 +137,7 @@ def assert_clean(made: Lives, words: str) -> None:
 
 def test_one_life_with_deaths_at_every_point(lives: Lives) -> None:
     """Whoever dies, and wherever: it is taken over once, no Machine touched, given back as it was, and taken down when it is ours."""
-    dice = random.Random(SEED)
-    many = {one: PASSES.get(one.partition(".")[0], MANY) for one in HERE}
-    doom = Dooms({one: frozenset(dice.sample(range(1, many[one]), DEATHS)) for one in HERE})
-    lives.run(doom)
-    assert set(doom.seen) == set(HERE)
-    assert not [one for one in HERE if not doom.died[one]], doom.seen
-    assert_clean(lives, f"seed {SEED}, {sum(doom.died.values())} deaths")
+    assert_clean(lives, die_everywhere(lives, HERE, PASSES, DEATHS))
 
 
 @pytest.mark.skipif(not ALL, reason="many minutes: CRASH_PASSES=all plays it")
@@ -155,10 +146,5 @@ def test_one_life_with_deaths_at_every_point(lives: Lives) -> None:
 @pytest.mark.parametrize("point", HERE)
 def test_death_at_a_point_breaks_no_promise(lives: Lives, point: str, manner: str) -> None:
     """Each pass by itself."""
-    count = Doom()
-    lives.run(count)
-    for number in range(1, count.seen[point] + 1):
-        passes = frozenset({number, number + 1} if manner == "retry" else {number})
-        doom = Doom(point, passes)
-        lives.run(doom, takeover=manner == "takeover")
-        assert_clean(lives, f"{point} pass {number} of {count.seen[point]}, {manner}")
+    for words in die_at_each_pass(lives, point, manner):
+        assert_clean(lives, words)

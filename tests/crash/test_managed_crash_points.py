@@ -7,8 +7,6 @@ in a row, and frozen there and taken over.
 from __future__ import annotations
 
 import logging
-import os
-import random
 from collections.abc import Iterator, Mapping
 from typing import Any
 
@@ -16,18 +14,17 @@ import pytest
 
 from controlplane.kit.crashpoints import POINTS
 from tests.conftest import Database
-from tests.crash.main_job import Doom, Dooms
+from tests.crash.dying import die_at_each_pass, die_everywhere
+from tests.crash.main_job import Doom
 from tests.crash.test_crash_points import ALL, HELD, LONG_S, MANNERS, METERS, MODEST_S
 from tests.integration.test_managed_kubernetes import ORDER, Scene, open_scene
 from tests.kubernetes_kit import UNTIDY
 from tests.schedules.invariants import promises_of_rows
 
 pytestmark = UNTIDY
-SEED = int(os.environ.get("CRASH_SEED", "1"))
 DEATHS = 3
 """At each point, in one life."""
-PASSES = {"request": 7, "decide": 12}
-MANY = 60
+PASSES = {"request": 7, "decide": 12, "": 60}
 """Passes of which the deaths are drawn: a life has six requests, a dozen decisions, and much of everything else."""
 
 
@@ -107,13 +104,7 @@ def assert_clean(made: Lives, words: str) -> None:
 
 def test_one_life_with_deaths_at_every_point(lives: Lives) -> None:
     """Whoever dies, and wherever, each change is made once: a Machine for each host, a meter for each node, and nothing stays."""
-    dice = random.Random(SEED)
-    many = {one: PASSES.get(one.partition(".")[0], MANY) for one in POINTS}
-    doom = Dooms({one: frozenset(dice.sample(range(1, many[one]), DEATHS)) for one in POINTS})
-    lives.run(doom)
-    assert set(doom.seen) == set(POINTS)
-    assert not [one for one in POINTS if not doom.died[one]], doom.seen
-    assert_clean(lives, f"seed {SEED}, {sum(doom.died.values())} deaths")
+    assert_clean(lives, die_everywhere(lives, POINTS, PASSES, DEATHS))
 
 
 @pytest.mark.skipif(not ALL, reason="hours: CRASH_PASSES=all plays it")
@@ -122,10 +113,5 @@ def test_one_life_with_deaths_at_every_point(lives: Lives) -> None:
 @pytest.mark.parametrize("point", POINTS)
 def test_death_at_a_point_breaks_no_promise(lives: Lives, point: str, manner: str) -> None:
     """Each pass by itself."""
-    count = Doom()
-    lives.run(count)
-    for number in range(1, count.seen[point] + 1):
-        passes = frozenset({number, number + 1} if manner == "retry" else {number})
-        doom = Doom(point, passes)
-        lives.run(doom, takeover=manner == "takeover")
-        assert_clean(lives, f"{point} pass {number} of {count.seen[point]}, {manner}")
+    for words in die_at_each_pass(lives, point, manner):
+        assert_clean(lives, words)

@@ -7,8 +7,6 @@ talk to, none is exchanged on a host that was not emptied, and never are two con
 
 from __future__ import annotations
 
-import os
-import random
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -22,7 +20,8 @@ from controlplane.providers.circuits import Circuit
 from controlplane.providers.hardware import Hardware
 from controlplane.providers.toolbox import Guarded, Reachable
 from tests.conftest import Database
-from tests.crash.main_job import LAPSE_S, Death, Doom, Dooms, Hand
+from tests.crash.dying import die_at_each_pass, die_everywhere
+from tests.crash.main_job import LAPSE_S, Death, Doom, Hand
 from tests.crash.test_crash_points import ALL, FLEET, HELD, LONG_S, MANNERS, METERS, MODEST_S
 from tests.factories.world import World, make_world
 from tests.integration.test_bare_nodes import only_bare
@@ -31,11 +30,9 @@ from tests.integration.test_dedicated_slurm import members
 from tests.integration.test_kubernetes_upgrades import VersionRack
 from tests.schedules.invariants import promises_of_rows
 
-SEED = int(os.environ.get("CRASH_SEED", "1"))
 DEATHS = 3
 """At each point, in one life."""
-PASSES = {"request": 5, "decide": 10}
-MANY = 80
+PASSES = {"request": 5, "decide": 10, "": 80}
 """Passes of which the deaths are drawn: a life has four requests, a dozen decisions, and much of everything else."""
 LOOKS = 6000
 BEGUN = "SELECT id FROM operations WHERE type = :type AND state IN ('pending', 'running')"
@@ -167,12 +164,7 @@ def assert_clean(world: World, words: str) -> None:
 
 def test_one_life_with_deaths_at_every_point(rack: Mortal) -> None:
     """Whoever dies, and wherever: hosts are told each version once, in the one order there is; the quorum is never lost; nothing stays."""
-    dice = random.Random(SEED)
-    many = {one: PASSES.get(one.partition(".")[0], MANY) for one in POINTS}
-    doom = Dooms({one: frozenset(dice.sample(range(1, many[one]), DEATHS)) for one in POINTS})
-    rack.run(doom)
-    assert not [one for one in POINTS if not doom.died[one]], doom.seen
-    assert_clean(rack.world, f"seed {SEED}, {sum(doom.died.values())} deaths")
+    assert_clean(rack.world, die_everywhere(rack, POINTS, PASSES, DEATHS))
 
 
 @pytest.mark.skipif(not ALL, reason="hours: CRASH_PASSES=all plays it")
@@ -181,9 +173,5 @@ def test_one_life_with_deaths_at_every_point(rack: Mortal) -> None:
 @pytest.mark.parametrize("point", POINTS)
 def test_death_at_a_point_breaks_no_promise(rack: Mortal, point: str, manner: str) -> None:
     """Each pass by itself."""
-    count = Doom()
-    rack.run(count)
-    for number in range(1, count.seen[point] + 1):
-        passes = frozenset({number, number + 1} if manner == "retry" else {number})
-        rack.run(Doom(point, passes), takeover=manner == "takeover")
-        assert_clean(rack.world, f"{point} pass {number} of {count.seen[point]}, {manner}")
+    for words in die_at_each_pass(rack, point, manner):
+        assert_clean(rack.world, words)

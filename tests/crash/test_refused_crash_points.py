@@ -7,8 +7,6 @@ played by itself, once, twice in a row, and frozen there and taken over.
 from __future__ import annotations
 
 import logging
-import os
-import random
 from collections.abc import Iterator, Mapping
 from typing import Any
 
@@ -17,16 +15,15 @@ import pytest
 from controlplane.kit.crashpoints import POINTS
 from controlplane.providers.adapters.simulated.control import SimControl
 from tests.conftest import Database
-from tests.crash.main_job import Doom, Dooms, Story
+from tests.crash.dying import die_at_each_pass, die_everywhere
+from tests.crash.main_job import Doom, Story
 from tests.crash.test_crash_points import ALL, FLEET, HELD, LONG_S, MANNERS, MODEST_S
 from tests.factories.world import World, make_world
 from tests.schedules.invariants import broken_promises
 
-SEED = int(os.environ.get("CRASH_SEED", "1"))
 DEATHS = 2
 """At each point, in one life."""
-PASSES = {"request": 3, "decide": 5}
-MANY = 20
+PASSES = {"request": 3, "decide": 5, "": 20}
 """Passes of which the deaths are drawn: a life has three requests, some decisions, and much of everything else."""
 MEMBERS = "SELECT id FROM allocations WHERE cluster_id = :c AND state = 'active' AND NOT leaving AND charged ORDER BY id"
 
@@ -111,13 +108,7 @@ def assert_clean(made: Lives, words: str) -> None:
 
 def test_one_life_with_deaths_at_every_point(lives: Lives) -> None:
     """Whoever dies, and wherever: after each refusal the members are those of before, and at the end nothing stays."""
-    dice = random.Random(SEED)
-    many = {one: PASSES.get(one.partition(".")[0], MANY) for one in POINTS}
-    doom = Dooms({one: frozenset(dice.sample(range(1, many[one]), DEATHS)) for one in POINTS})
-    lives.run(doom)
-    assert set(doom.seen) == set(POINTS)
-    assert not [one for one in POINTS if not doom.died[one]], doom.seen
-    assert_clean(lives, f"seed {SEED}, {sum(doom.died.values())} deaths")
+    assert_clean(lives, die_everywhere(lives, POINTS, PASSES, DEATHS))
 
 
 @pytest.mark.skipif(not ALL, reason="many minutes: CRASH_PASSES=all plays it")
@@ -126,10 +117,5 @@ def test_one_life_with_deaths_at_every_point(lives: Lives) -> None:
 @pytest.mark.parametrize("point", POINTS)
 def test_death_at_a_point_breaks_no_promise(lives: Lives, point: str, manner: str) -> None:
     """Each pass by itself."""
-    count = Doom()
-    lives.run(count)
-    for number in range(1, count.seen[point] + 1):
-        passes = frozenset({number, number + 1} if manner == "retry" else {number})
-        doom = Doom(point, passes)
-        lives.run(doom, takeover=manner == "takeover")
-        assert_clean(lives, f"{point} pass {number} of {count.seen[point]}, {manner}")
+    for words in die_at_each_pass(lives, point, manner):
+        assert_clean(lives, words)
