@@ -245,6 +245,16 @@ class Story:
             late = one.wake_up_late()
             assert late == 0, f"a worker that lost its lease still changed {late} rows"
 
+    def alter(self, path: str, method: str, more: str, body: Mapping[str, Any] | None) -> None:
+        """
+        The change of the cluster is asked for once, a minute after the last; `{}` in `more` is one of its instances.
+        """
+        self.world.clock.advance(60)
+        self._number += 1
+        one = self._persist("GET", f"{path}/instances")[0].json()["items"][0]["id"] if "{}" in more else ""
+        answer, _ = self._persist("GET", path)
+        self.ask(method, path + more.format(one), body, **{"If-Match": answer.headers["ETag"]})
+
     def _wait(self) -> None:
         pauses = [row.pause_s for row in self.world.waiting()]
         assert pauses, "nothing is due any more, and it is not done"

@@ -6,7 +6,6 @@ frozen there and taken over.
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Iterator, Mapping
 from typing import Any
 
@@ -16,13 +15,14 @@ from controlplane.kit.crashpoints import POINTS
 from tests.conftest import Database
 from tests.crash.dying import die_at_each_pass, die_everywhere
 from tests.crash.main_job import DONE_BEFORE, Death, Doom
-from tests.crash.test_crash_points import ALL, HELD, LONG_S, MANNERS, METERS, MODEST_S
+from tests.crash.on_cluster_api import assert_nothing_is_left, many_lives
+from tests.crash.test_crash_points import ALL, LONG_S, MANNERS, MODEST_S
 from tests.integration.test_adoption import THEIRS, Standing
-from tests.integration.test_managed_kubernetes import open_scene
 from tests.kubernetes_kit import UNTIDY
-from tests.schedules.invariants import promises_of_rows
 
 pytestmark = UNTIDY
+OPERATIONS = 2
+"""Of one life."""
 DEATHS = 2
 """At each point, in one life."""
 HERE = tuple(one for one in POINTS if not one.startswith("decide."))
@@ -108,36 +108,13 @@ def lives(migrated: Database, tmp_path_factory: pytest.TempPathFactory) -> Itera
     """
     A management cluster for all lives.
     """
-    migrated.reset()
-    root = logging.getLogger()
-    handlers, level = root.handlers[:], root.level
-    with open_scene(migrated, tmp_path_factory.mktemp("managed"), Lives, before=lambda kit: kit.stand("theirs", 2)) as made:
-        root.handlers[:] = handlers
-        root.setLevel(level)
+    with many_lives(migrated, tmp_path_factory.mktemp("managed"), Lives, before=lambda kit: kit.stand("theirs", 2)) as made:
         yield made
-    migrated.reset()
-
-
-def assert_clean(made: Lives, words: str) -> None:
-    """
-    Every promise holds, each wish was one operation, each tenancy was billed once, and nothing is left here or at the peer.
-    """
-    world = made.world
-    broken = promises_of_rows(world)
-    assert not broken, f"{words}: {broken}"
-    assert made.kit.remains() == [], words
-    assert world.rows("SELECT state, count(*) AS n FROM nodes GROUP BY 1") == [("available", 3)], words
-    assert world.rows(HELD) == [], words
-    assert world.rows(METERS) == [], words
-    (count,) = world.rows("SELECT count(*) AS n, count(DISTINCT name) AS names FROM clusters")
-    assert count.n == count.names, words
-    done = world.rows("SELECT state, count(*) AS n FROM operations WHERE resource_kind = 'cluster' GROUP BY 1")
-    assert [(row.state, row.n) for row in done] == [("succeeded", 2 * count.n)], words
 
 
 def test_one_life_with_deaths_at_every_point(lives: Lives) -> None:
     """Whoever dies, and wherever: it is taken over once, no Machine touched, given back as it was, and taken down when it is ours."""
-    assert_clean(lives, die_everywhere(lives, HERE, PASSES, DEATHS))
+    assert_nothing_is_left(lives, die_everywhere(lives, HERE, PASSES, DEATHS), operations=OPERATIONS)
 
 
 @pytest.mark.skipif(not ALL, reason="many minutes: CRASH_PASSES=all plays it")
@@ -147,4 +124,4 @@ def test_one_life_with_deaths_at_every_point(lives: Lives) -> None:
 def test_death_at_a_point_breaks_no_promise(lives: Lives, point: str, manner: str) -> None:
     """Each pass by itself."""
     for words in die_at_each_pass(lives, point, manner):
-        assert_clean(lives, words)
+        assert_nothing_is_left(lives, words, operations=OPERATIONS)

@@ -6,8 +6,7 @@ in a row, and frozen there and taken over.
 
 from __future__ import annotations
 
-import logging
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -16,12 +15,14 @@ from controlplane.kit.crashpoints import POINTS
 from tests.conftest import Database
 from tests.crash.dying import die_at_each_pass, die_everywhere
 from tests.crash.main_job import Doom
-from tests.crash.test_crash_points import ALL, HELD, LONG_S, MANNERS, METERS, MODEST_S
-from tests.integration.test_managed_kubernetes import ORDER, Scene, open_scene
+from tests.crash.on_cluster_api import assert_nothing_is_left, many_lives
+from tests.crash.test_crash_points import ALL, LONG_S, MANNERS, MODEST_S
+from tests.integration.test_managed_kubernetes import ORDER, Scene
 from tests.kubernetes_kit import UNTIDY
-from tests.schedules.invariants import promises_of_rows
 
 pytestmark = UNTIDY
+OPERATIONS = 6
+"""Of one life."""
 DEATHS = 3
 """At each point, in one life."""
 PASSES = {"request": 7, "decide": 12, "": 60}
@@ -52,21 +53,14 @@ class Lives(Scene):
             ]
             self.drive(path[1:], "running", takeover=takeover)
             for method, more, body in changes:
-                self._alter(path, method, more, body)
+                self.alter(path, method, more, body)
                 self.drive(path[1:], "running", takeover=takeover)
             assert len(self.members()) == 2
             shown = self._persist("GET", path)[0].json()["spec"]["kubernetes"]
             assert shown == {"distribution": "managed", "version": "1.35.1", "upgrading_to": None}
-            self._alter(path, "DELETE", "", None)
+            self.alter(path, "DELETE", "", None)
             self.drive(path[1:], "deleted", takeover=takeover)
             self.work(lambda: not self.world.rows("SELECT 1 FROM nodes WHERE state <> 'available' LIMIT 1"), takeover=takeover)
-
-    def _alter(self, path: str, method: str, more: str, body: Mapping[str, Any] | None) -> None:
-        self.world.clock.advance(60)
-        self._number += 1
-        one = self._persist("GET", f"{path}/instances")[0].json()["items"][0]["id"] if "{}" in more else ""
-        answer, _ = self._persist("GET", path)
-        self.ask(method, path + more.format(one), body, **{"If-Match": answer.headers["ETag"]})
 
 
 @pytest.fixture(scope="module")
@@ -74,37 +68,13 @@ def lives(migrated: Database, tmp_path_factory: pytest.TempPathFactory) -> Itera
     """
     A management cluster for all lives.
     """
-    migrated.reset()
-    root = logging.getLogger()
-    handlers, level = root.handlers[:], root.level
-    with open_scene(migrated, tmp_path_factory.mktemp("managed"), Lives) as made:
-        assert isinstance(made, Lives)
-        root.handlers[:] = handlers
-        root.setLevel(level)
+    with many_lives(migrated, tmp_path_factory.mktemp("managed"), Lives) as made:
         yield made
-    migrated.reset()
-
-
-def assert_clean(made: Lives, words: str) -> None:
-    """
-    Every promise holds, each change was one operation, and nothing is left here or at the peer.
-    """
-    world = made.world
-    broken = promises_of_rows(world)
-    assert not broken, f"{words}: {broken}"
-    assert made.kit.remains() == [], words
-    assert world.rows("SELECT state, count(*) AS n FROM nodes GROUP BY 1") == [("available", 3)], words
-    assert world.rows(HELD) == [], words
-    assert world.rows(METERS) == [], words
-    (count,) = world.rows("SELECT count(*) AS n, count(DISTINCT name) AS names FROM clusters")
-    assert count.n == count.names, words
-    done = world.rows("SELECT state, count(*) AS n FROM operations WHERE resource_kind = 'cluster' GROUP BY 1")
-    assert [(row.state, row.n) for row in done] == [("succeeded", 6 * count.n)], words
 
 
 def test_one_life_with_deaths_at_every_point(lives: Lives) -> None:
     """Whoever dies, and wherever, each change is made once: a Machine for each host, a meter for each node, and nothing stays."""
-    assert_clean(lives, die_everywhere(lives, POINTS, PASSES, DEATHS))
+    assert_nothing_is_left(lives, die_everywhere(lives, POINTS, PASSES, DEATHS), operations=OPERATIONS)
 
 
 @pytest.mark.skipif(not ALL, reason="hours: CRASH_PASSES=all plays it")
@@ -114,4 +84,4 @@ def test_one_life_with_deaths_at_every_point(lives: Lives) -> None:
 def test_death_at_a_point_breaks_no_promise(lives: Lives, point: str, manner: str) -> None:
     """Each pass by itself."""
     for words in die_at_each_pass(lives, point, manner):
-        assert_clean(lives, words)
+        assert_nothing_is_left(lives, words, operations=OPERATIONS)

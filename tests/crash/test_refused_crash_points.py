@@ -7,7 +7,7 @@ played by itself, once, twice in a row, and frozen there and taken over.
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -54,20 +54,13 @@ class Lives(Story):
             ]
             changes = changes if ALL else changes[2:]
             for method, more, body in changes:
-                self._alter(path, method, more, body)
+                self.alter(path, method, more, body)
                 self.drive(path[1:], "running", takeover=takeover)
                 assert self.world.rows(MEMBERS, c=made["id"]) == before
             self.sim.heal()
-            self._alter(path, "DELETE", "", None)
+            self.alter(path, "DELETE", "", None)
             self.drive(path[1:], "deleted", takeover=takeover)
             self.work(lambda: not self.world.rows("SELECT 1 FROM nodes WHERE state <> 'available' LIMIT 1"), takeover=takeover)
-
-    def _alter(self, path: str, method: str, more: str, body: Mapping[str, Any] | None) -> None:
-        self.world.clock.advance(60)
-        self._number += 1
-        one = self._persist("GET", f"{path}/instances")[0].json()["items"][0]["id"] if "{}" in more else ""
-        answer, _ = self._persist("GET", path)
-        self.ask(method, path + more.format(one), body, **{"If-Match": answer.headers["ETag"]})
 
 
 @pytest.fixture(scope="module")

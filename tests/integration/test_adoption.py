@@ -178,6 +178,11 @@ def test_what_stands_in_the_way_is_said_in_words(scene: Standing) -> None:
     assert (dry["adoptable"], [one["code"] for one in dry["obstacles"]]) == (False, ["host_busy"])
     assert scene.world.rows("SELECT 1 FROM clusters") == []
     assert scene.used() == {"gpus": 0, "clusters": 0}
+    switch = f"/v1/admin/providers/{scene.provider['id']}/actions"
+    scene.operate("POST", f"{switch}/disable", None, **{"If-Match": "*"})
+    off = scene.admin("POST", path, scene.wish()).json()["obstacles"]
+    assert [one["code"] for one in off] == ["host_busy", "provider_off"], "each is said once"
+    scene.operate("POST", f"{switch}/enable", None, **{"If-Match": "*"})
     unknown = scene.admin("POST", path, scene.wish(project_id="prj_nobodys"))
     assert (unknown.status_code, unknown.json()["errors"][0]["code"]) == (422, "unknown_project"), unknown.text
     for method, where, body in (("GET", scene.found, None), ("POST", path, scene.wish())):

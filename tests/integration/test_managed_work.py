@@ -183,29 +183,14 @@ def partition(kit: KubernetesKit) -> None:
     kit.ask("PATCH", f"{path}/status", {"status": {"allocatable": parts, "capacity": parts}})
 
 
-def test_what_a_cluster_shows_is_offered_there_alone(owner: Owner) -> None:
-    """Figures of its GPUs and slices of them: the one that has them takes orders for them, its neighbour turns them away."""
-    source = MetricsSource(counts=["10"], peaks=["97"])
-
-    def keep(kit: KubernetesKit) -> None:
-        ServiceProxy(kit).behind["prometheus"] = source
-        keep_figures(kit)
-
-    shows, theirs = owner.cluster("research", 1, first=keep)
-    plain, _ = owner.cluster("plain", 1)
-    stops_what_does_nothing(owner, shows, plain, source)
-    partition(theirs)
-    counts_slices_by_their_share(owner, shows, plain)
-
-
 def refuses(owner: Owner, kind: str, body: dict[str, Any], feature: str) -> None:
     """The order is turned away for the lack of it."""
     refused = owner.scene.send("POST", f"/{kind}", body)
     assert (refused.status_code, refused.json()["feature"]) == (REFUSED, feature), refused.text
 
 
-def stops_what_does_nothing(owner: Owner, shows: str, plain: str, source: MetricsSource) -> None:
-    """A job goes on while its GPU works or is not measured, and is stopped once it was measured and did nothing."""
+def stops_what_does_nothing(owner: Owner, shows: str, plain: str, source: MetricsSource) -> tuple[list[str], str]:
+    """A job goes on while its GPU works or is not measured, and once it was measured and did nothing ends so: issues and reason."""
     wish = {"gpus_per_node": 1, "idle_stop_min": 5}
     refuses(owner, "jobs", owner.job(plain, SLEEPS, **wish), "idle_stop")
     job = owner.work("jobs", owner.job(shows, SLEEPS, **wish))
@@ -218,12 +203,11 @@ def stops_what_does_nothing(owner: Owner, shows: str, plain: str, source: Metric
     source.peaks = ["0"]
     owner.scene.world.clock.advance(60)
     row = owner.until(f"jobs/{job}", "cancelled", "failed")
-    words = "Stopped: none of its GPUs did anything for 5 minutes."
-    assert ([one["code"] for one in row.issues], row.reason) == (["idle_stopped"], words)
+    return [one["code"] for one in row.issues], row.reason
 
 
-def counts_slices_by_their_share(owner: Owner, shows: str, plain: str) -> None:
-    """The next look at the partitioned one tells; members stay whole; jobs and services are metered by what slices are of a GPU."""
+def counts_slices_by_their_share(owner: Owner, shows: str, plain: str) -> list[tuple[Any, ...]]:
+    """The next look at the partitioned one tells; members stay whole; how a job and a service on its slices are metered is returned."""
     scene = owner.scene
     with scene.world.database.owner.begin() as connection:
         connection.execute(text("UPDATE gpu_models SET mig_profiles = '{1g.10gb,3g.40gb,7g.80gb}'"))
@@ -240,7 +224,24 @@ def counts_slices_by_their_share(owner: Owner, shows: str, plain: str) -> None:
     owner.until(f"services/{service}", "running")
     scene.look(5)
     kept = scene.world.rows("SELECT kind, gpus, profile, slices, of_slices FROM work_intervals WHERE profile <> '' ORDER BY kind")
-    assert [tuple(one) for one in kept] == [("job", 2, "3g.40gb", 3, 7), ("service", 2, "3g.40gb", 3, 7)]
+    return [tuple(one) for one in kept]
+
+
+def test_what_a_cluster_shows_is_offered_there_alone(owner: Owner) -> None:
+    """Figures of its GPUs and slices of them: the one that has them takes orders for them, its neighbour turns them away."""
+    source = MetricsSource(counts=["10"], peaks=["97"])
+
+    def keep(kit: KubernetesKit) -> None:
+        ServiceProxy(kit).behind["prometheus"] = source
+        keep_figures(kit)
+
+    shows, theirs = owner.cluster("research", 1, first=keep)
+    plain, _ = owner.cluster("plain", 1)
+    issues, words = stops_what_does_nothing(owner, shows, plain, source)
+    assert (issues, words) == (["idle_stopped"], "Stopped: none of its GPUs did anything for 5 minutes.")
+    partition(theirs)
+    kept = counts_slices_by_their_share(owner, shows, plain)
+    assert kept == [("job", 2, "3g.40gb", 3, 7), ("service", 2, "3g.40gb", 3, 7)]
 
 
 def held(owner: Owner, cluster: str, job: str, state: str) -> None:

@@ -189,7 +189,7 @@ def _with_owner(session: Session, found: FoundCluster, provider_id: str, tenant_
     if provider.site != here.site:
         words = f"{here.name} is registered in {here.site}, and its machines stand in {provider.site}."
         more.append(Obstacle("other_site", words))
-    if here.state != "active":
+    if machines and here.state != "active":
         more.append(Obstacle("provider_off", f"{here.name} is not active."))
     if pool is None:
         more.append(Obstacle("provider_off", f"{provider.name} is not active."))

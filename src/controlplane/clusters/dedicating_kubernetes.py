@@ -126,7 +126,7 @@ def _blueprint(
         cluster_id=cluster_id,
         ssh_keys=tuple(login[0]),
         user_data=login[1],
-        secret_files=tuple(_file(file) for file in secret_files),
+        secret_files=tuple(node_file(file) for file in secret_files),
         scripts=(boots.Script(script.name, script.content, SCRIPT_TIMEOUT_S),),
     )
 
@@ -179,7 +179,7 @@ def renew(session: Session, row: Any, stage: Stage, drain: Sequence[str] = ()) -
     for one in sets:
         files = control_plane_files(plan) if one.role == CONTROL_PLANE else worker_files(plan, one.instance_type)
         if one.blueprint_id is not None:
-            boots.rewrite_files(session, one.blueprint_id, tuple(_file(file) for file in files))
+            boots.rewrite_files(session, one.blueprint_id, tuple(node_file(file) for file in files))
     nodes.direct(session, row["peer_id"], adapter_config(plan, row["id"], row["tenant_id"]))
 
 
@@ -207,5 +207,8 @@ def _label(text: str) -> str:
     return text if not text or LABEL_VALUE.fullmatch(text) else f"x{sha256(text.encode()).hexdigest()[:12]}"
 
 
-def _file(file: RenderedFile) -> boots.NodeFile:
+def node_file(file: RenderedFile) -> boots.NodeFile:
+    """
+    The file as hosts fetch it.
+    """
     return boots.NodeFile(file.path, file.content, f"{file.mode:04o}", file.owner, file.on_change)

@@ -10,20 +10,20 @@ from sqlalchemy.orm import Session
 from controlplane.boots import service as boots
 from controlplane.clusters import repository
 from controlplane.clusters.dedicating import SCRIPT_TIMEOUT_S
+from controlplane.clusters.dedicating_kubernetes import SOMEWHERE, node_file
 from controlplane.clusters.errors import ControlPlanesStay, NoWorkersJoin
 from controlplane.kit.errors import Unavailable
 from controlplane.kit.secrets import Sealer
 from controlplane.nodes import service as nodes
 from controlplane.rendering.kubernetes import offer as offers
 from controlplane.rendering.kubernetes.checking import BadPlan, check_plan
-from controlplane.rendering.kubernetes.files import RenderedFile
 from controlplane.rendering.kubernetes.joining import Entry, entry_files, joining_files
 from controlplane.rendering.kubernetes.laws import same
-from controlplane.rendering.kubernetes.plan import Host, KubernetesPlan
+from controlplane.rendering.kubernetes.plan import KubernetesPlan
 from controlplane.rendering.kubernetes.scripts import worker_script
 
-SOMEWHERE = Host("somewhere", "192.0.2.1")
-"""Stands for the control planes, on which no file of a worker depends."""
+NEEDED = ("id", "site", "provider_id", "kubernetes")
+"""Columns of a cluster on which its workers' files depend."""
 STAY_HINT = (
     "Do it from outside, as they were set up; through us add workers and remove old ones, or order a cluster and move there."
 )
@@ -75,7 +75,7 @@ def renew(session: Session, row: Any) -> None:
     Plain files of new workers are those of the version that the cluster has. Raises BadPlan.
     """
     plan = _plan(session, row)
-    files = tuple(_file(one) for one in joining_files(plan))
+    files = tuple(node_file(one) for one in joining_files(plan))
     for one in _workers(session, row):
         if one.blueprint_id is not None:
             boots.rewrite_files(session, one.blueprint_id, files)
@@ -92,7 +92,7 @@ def let_in(session: Session, sealer: Sealer, row: Any, entry: Entry) -> None:
     script = worker_script(plan)
     for one in _workers(session, row):
         if one.blueprint_id is not None:
-            secret = tuple(_file(each) for each in entry_files(plan, entry, one.instance_type))
+            secret = tuple(node_file(each) for each in entry_files(plan, entry, one.instance_type))
             told = boots.Script(script.name, script.content, SCRIPT_TIMEOUT_S)
             boots.reseal(session, sealer, one.blueprint_id, secret, (told,))
     renew(session, row)
@@ -122,10 +122,3 @@ def _plan(session: Session, row: Any, endpoint: str = "") -> KubernetesPlan:
     plan = offers.plan_of(offer, distribution, columns["id"], types, (SOMEWHERE,), (), version=version, endpoint=endpoint)
     check_plan(plan)
     return plan
-
-
-NEEDED = ("id", "site", "provider_id", "kubernetes")
-
-
-def _file(file: RenderedFile) -> boots.NodeFile:
-    return boots.NodeFile(file.path, file.content, f"{file.mode:04o}", file.owner, file.on_change)

@@ -22,7 +22,6 @@ from controlplane.nodes.states import ProviderRef, host_name
 
 FEATURES, VOLUMES, MIG = "job_features", "volumes", "mig"
 """Where what a managed Kubernetes offers is kept with it."""
-"""Where it stands with a cluster's Kubernetes what jobs may ask of it."""
 CAME = "came"
 """Where it stands there that it stood before it was ours."""
 SEATS = "nodes"

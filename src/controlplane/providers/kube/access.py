@@ -92,6 +92,20 @@ def from_kubeconfig(text: str, context: str = "") -> Access:
     )
 
 
+def published(text: str) -> tuple[str, str]:
+    """
+    URL and authority (PEM) of the one server that a kubeconfig without users names, as kubeadm publishes it. Raises Permanent.
+    """
+    found = _mapping(_parsed(text), "the kubeconfig").get("clusters")
+    if not isinstance(found, list) or len(found) != 1:
+        raise _wrong("the kubeconfig names not exactly one cluster")
+    cluster = _mapping(_mapping(found[0], "its cluster").get("cluster"), "its cluster")
+    url = cluster.get("server")
+    if not isinstance(url, str) or not _URL.fullmatch(url):
+        raise _wrong("its cluster names no server")
+    return url.rstrip("/"), _decoded(cluster, "certificate-authority-data")
+
+
 class _PlainLoader(yaml.SafeLoader):
     """
     Without aliases: a few lines of them unfold to gigabytes.

@@ -19,8 +19,9 @@ from typing import Any
 from controlplane.kit.certificates import end_of, pins_of, request_client
 from controlplane.providers.adapters.kubernetes.own_marks import SYSTEM, name_of
 from controlplane.providers.deadline import time_left_s
-from controlplane.providers.errors import Refused, Unknown
+from controlplane.providers.errors import Permanent, Refused, Unknown
 from controlplane.providers.joining import Door
+from controlplane.providers.kube.access import published
 from controlplane.providers.kube.client import Kube
 from controlplane.providers.kube.work.names import Names, core
 
@@ -160,16 +161,12 @@ class Doors:
         Where kubeadm looks for the API, and the pin of its authority: hosts go on with what this object names.
         """
         found = self._kube.get(core("kube-public", "configmaps", "cluster-info"))
-        text = str((found.get("data") or {}).get("kubeconfig", ""))
-        lines = dict(line.strip().split(": ", 1) for line in text.splitlines() if ": " in line)
-        server = lines.get("server", "").removeprefix("https://").rstrip("/")
         try:
-            pins = pins_of(_text(lines.get("certificate-authority-data", "")))
-        except ValueError:
-            raise Unknown("kube-public/cluster-info names no authority") from None
-        if not server:
-            raise Unknown("kube-public/cluster-info names no server")
-        return server, pins[0]
+            url, authority = published(str((found.get("data") or {}).get("kubeconfig", "")))
+            pins = pins_of(authority)
+        except (Permanent, ValueError):
+            raise Unknown("kube-public/cluster-info names no server, or no authority") from None
+        return url.removeprefix("https://"), pins[0]
 
     def _k3s(self) -> tuple[str, str]:
         """
