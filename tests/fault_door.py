@@ -25,6 +25,9 @@ class FaultDoor:
         self._muted: set[socket.socket] = set()
         self._away = False
         self._listener = socket.create_server((LOOPBACK, 0))
+        self._listener.setsockopt(
+            socket.IPPROTO_TCP, socket.TCP_NODELAY, 1
+        )  # and so has whatever it accepts: small pieces go on at once
         self.port: int = self._listener.getsockname()[1]
         self.url = f"http://{LOOPBACK}:{self.port}"
         threading.Thread(target=self._accept, daemon=True).start()
@@ -73,6 +76,7 @@ class FaultDoor:
                 _close(client)
                 continue
             server = socket.create_connection((LOOPBACK, self._behind))
+            server.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
             with self._lock:
                 self._pairs.append((client, server))
             threading.Thread(target=self._pass, args=(client, server, client), daemon=True).start()

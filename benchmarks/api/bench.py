@@ -136,11 +136,7 @@ def serving(stage: Stage) -> Iterator[tuple[Served, Served]]:
             return Served(name, port, child.pid)
 
         port, other = free_port(), free_port()
-        bare = [
-            one.replace("controlplane.serving:create_app", "benchmarks.api.baseline:app")
-            for one in api_command(port=other)
-            if one != "--factory"
-        ]
+        bare = [*api_command(port=other), "--app", "benchmarks.api.baseline:app"]
         reseller = stage.rows("SELECT reseller_id FROM tenants WHERE id = :id", id=stage.keys.tenant_id)[0][0]
         told = {
             "BASELINE_DATABASE_URL": stage.owner_url,

@@ -114,11 +114,7 @@ def serving(stage: Stage) -> Iterator[tuple[Side, Side]]:
             return Side(port, child.pid)
 
         port, other = free_port(), free_port()
-        bare = [
-            one.replace("controlplane.serving:create_app", "benchmarks.boots.constant:app")
-            for one in api_command(port=other)
-            if one != "--factory"
-        ]
+        bare = [*api_command(port=other), "--app", "benchmarks.boots.constant:app"]
         told = stage.environment(machine_url=f"http://{LOOPBACK}:{port}")
         yield serve("product", api_command(port=port), told, port), serve("constant", bare, plain_environment(), other)
 

@@ -162,12 +162,12 @@ def environment_for(database: Database, folder: Path, *, broker_url: str = "", *
     return plain | {f"CONTROLPLANE_{name.upper()}": value for name, value in told.items()}
 
 
-def start_api(environment: Mapping[str, str], folder: Path, name: str = "api") -> Running:
+def start_api(environment: Mapping[str, str], folder: Path, name: str = "api", *, processes: int = 1) -> Running:
     """
     An API server has been started; it may not serve yet.
     """
     port = free_port()
-    return _start(name, api_command(port=port), environment, folder, port)
+    return _start(name, api_command(port=port, processes=processes), environment, folder, port)
 
 
 def start_worker(environment: Mapping[str, str], folder: Path, name: str = "worker") -> Running:

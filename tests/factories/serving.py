@@ -17,10 +17,12 @@ from fastapi import FastAPI
 from pydantic import SecretStr
 
 from controlplane.app import create_app
+from controlplane.serving import Listening
 from controlplane.settings import Settings
 from tests.conftest import Database
 
 MASTER_KEY = "AAECAwQFBgcICQoLDA0ODxAREhMUFRYXGBkaGxwdHh8="
+BACKLOG = 512
 GENEROUS: dict[str, Any] = {"rate_limit_per_s": 1e6, "rate_limit_burst": 1_000_000}
 
 
@@ -80,9 +82,10 @@ def serving(database: Database, *, at: tuple[str, int] = ("127.0.0.1", 0), **giv
     root = logging.getLogger()
     handlers, level = root.handlers[:], root.level
     app = create_app(settings_for(database, **given))
-    config = uvicorn.Config(app, log_config=None, server_header=False, proxy_headers=False, ws="none", lifespan="on")
+    config = Listening(app, host=at[0], port=at[1], log_config=None, lifespan="on")
     server = uvicorn.Server(config)
-    with socket.create_server(at, backlog=512) as listener:
+    with config.bind_socket() as listener:
+        listener.listen(BACKLOG)
         thread = threading.Thread(target=server.run, kwargs={"sockets": [listener]}, daemon=True)
         thread.start()
         try:

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from controlplane.local.commands import GRACEFUL_STOP_S
+from controlplane.serving import GRACEFUL_STOP_S
 from tests.conftest import Database
 from tests.factories.identity import Tree, make_tree
 from tests.factories.processes import processes
