@@ -22,7 +22,7 @@ from tests.schedules.invariants import broken_promises
 FLEET = Path(__file__).parents[1] / "schedules" / "fleet.yaml"
 ALL = os.environ.get("CRASH_PASSES") == "all"
 MANNERS = ("first_try", "retry", "takeover")
-MODEST_S = 280
+MODEST_S = 900
 LONG_S = 7200
 HELD = "SELECT resource, used FROM quotas WHERE used <> 0 AND resource IN ('gpus', 'clusters')"
 METERS = """

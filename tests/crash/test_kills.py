@@ -68,7 +68,6 @@ def test_promises_hold_however_workers_are_killed(database: Database, tmp_path: 
         print(f"seed {SEED}: {KILLS} kills in {number} rounds")
 
 
-@pytest.mark.timeout(200)
 def test_a_worker_that_slept_through_its_lease_changes_nothing(database: Database, tmp_path: Path) -> None:
     """A worker is stopped with a claim in its hands; another takes over after the lease; awake again, the first one's result is dropped."""
     with cloud(database, tmp_path, workers=1) as made:

@@ -17,7 +17,6 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import httpx
-import pytest
 import redis
 
 from controlplane.local import spawn
@@ -27,7 +26,6 @@ from tests.conftest import ROOT, Database
 from tests.crash.real import PATIENT_S, Cloud, cloud
 from tests.factories.processes import Running, until
 
-LIMIT_S = 280
 ATTEMPTS = 3
 ASKED = "SELECT attention FROM nodes WHERE attention <> '' UNION SELECT attention FROM clusters WHERE id = :id AND attention <> ''"
 
@@ -54,14 +52,12 @@ def black_hole() -> Iterator[str]:
         yield f"redis://{LOOPBACK}:{listener.getsockname()[1]}/0"
 
 
-@pytest.mark.timeout(LIMIT_S)
 def test_without_a_broker_all_is_done(database: Database, tmp_path: Path) -> None:
     """I9: no broker at all; sweeps find everything."""
     with cloud(database, tmp_path, workers=1) as made:
         turnover(made, "absent")
 
 
-@pytest.mark.timeout(LIMIT_S)
 def test_a_broker_that_forgets_or_dies_changes_nothing_but_speed(database: Database, tmp_path: Path) -> None:
     """BR-082, BR-088: hints are purged while orders are under way, then the broker is stopped for good; all finishes, nobody waits."""
     with cloud(database, tmp_path, workers=1, broker=True) as made:
@@ -80,7 +76,6 @@ def test_a_broker_that_forgets_or_dies_changes_nothing_but_speed(database: Datab
         turnover(made, "after")
 
 
-@pytest.mark.timeout(LIMIT_S)
 def test_a_broker_that_never_answers_holds_up_nobody(database: Database, tmp_path: Path) -> None:
     """BR-086: the broker takes connections and is silent; requests stay quick and everything still finishes."""
     with black_hole() as url, cloud(database, tmp_path, workers=0, broker_url=url) as made:
@@ -116,7 +111,6 @@ def refuser() -> Iterator[str]:
             thread.join()
 
 
-@pytest.mark.timeout(LIMIT_S)
 def test_a_broker_that_refuses_everything_ends_no_worker(database: Database, tmp_path: Path) -> None:
     """No hint is ever heard; all is done all the same, and SIGTERM still ends the worker at once."""
     with refuser() as url, cloud(database, tmp_path, workers=0, broker_url=url) as made:
@@ -128,7 +122,6 @@ def test_a_broker_that_refuses_everything_ends_no_worker(database: Database, tmp
         made.running.workers.remove(worker)
 
 
-@pytest.mark.timeout(LIMIT_S)
 def test_the_database_is_cut_off_and_comes_back(tmp_path: Path) -> None:
     """In mid-flight the database stops at once: the API answers 503, never 500; when it is back all goes on by itself."""
     home = Path(tempfile.mkdtemp(prefix="cpcut", dir="/var/tmp"))
@@ -181,7 +174,6 @@ def immortal(worker: Running, stopping: threading.Event) -> None:
             worker.child = spawn.spawn(worker.command, log_path=worker.log_path, environment=worker.environment, directory=ROOT)
 
 
-@pytest.mark.timeout(LIMIT_S)
 def test_a_poisoned_step_ends_with_a_person_and_not_in_a_loop(database: Database, tmp_path: Path) -> None:
     """BR-091: whoever steps one cluster is killed; its attempts are counted all the same, then a person is asked; others go on."""
     poison = tmp_path / "poison"

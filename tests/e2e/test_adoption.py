@@ -20,7 +20,6 @@ from tests.kubernetes_kit import UNTIDY, KubernetesKit
 __all__ = ["cloud", "door", "kit", "theirs"]
 pytestmark = [
     UNTIDY,
-    pytest.mark.timeout(240),
     pytest.mark.slow,
     pytest.mark.skipif(os.environ.get("CONTROLPLANE_SLOW") != "1", reason="slow: runs with CONTROLPLANE_SLOW=1"),
 ]

@@ -14,7 +14,7 @@ import pytest
 
 from tests.e2e.rack import LOOK_S, Metal, done, enroll, key_pair, log_in
 
-pytestmark = [pytest.mark.timeout(600), pytest.mark.slurm]
+pytestmark = [pytest.mark.slurm]
 OFFER = {
     "release": "22.05",
     "confinement": "none",

@@ -7,13 +7,10 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-import pytest
-
 from tests.e2e.rack import Metal, done, enroll, key_pair, log_in
 from tests.e2e.test_metal_hosts import CANARY, USER_DATA, order
 from tests.factories.processes import until
 
-pytestmark = [pytest.mark.timeout(600)]
 BOOTED = "systemctl show --property=UserspaceTimestampMonotonic"
 SEEN = "cat /var/lib/tenant/canary 2>/dev/null || true"
 ENTERED = "echo in"

@@ -22,7 +22,6 @@ from tests.e2e.rack import done
 from tests.factories.images import content_of
 from tests.ironic_kit import session_kit
 
-pytestmark = [pytest.mark.timeout(300)]
 KEY = "ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAAIJ2Ql2ZyVjzQ0bZ4mVbq1m0Vf3y7d8n5k2s9q4w6e8r0 ada"
 USER_DATA = "#cloud-config\nwrite_files: [{path: /canary, content: mine}]\n"
 LOGIN = {"ssh_keys": [KEY], "user_data": USER_DATA}

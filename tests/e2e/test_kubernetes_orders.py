@@ -23,7 +23,7 @@ from tests.e2e.rack import done
 from tests.kubernetes_kit import UNTIDY, KubernetesKit, kubectl, kubernetes_kit
 from tests.tls_door import Door, tls_door
 
-pytestmark = [UNTIDY, pytest.mark.timeout(240)]
+pytestmark = [UNTIDY]
 TOKEN = "an-administrators-token"
 GUIDE = Path(__file__).resolve().parents[2] / "docs" / "guides" / "kubernetes.md"
 MODELS = {"H100-SXM5-80GB": "NVIDIA-H100-80GB-HBM3"}

@@ -24,7 +24,6 @@ from tests.tls_door import Door, tls_door
 
 pytestmark = [
     UNTIDY,
-    pytest.mark.timeout(240),
     pytest.mark.slow,
     pytest.mark.skipif(os.environ.get("CONTROLPLANE_SLOW") != "1", reason="slow: runs with CONTROLPLANE_SLOW=1"),
 ]

@@ -12,7 +12,6 @@ import pytest
 
 from tests.e2e.rack import Metal, done, enroll, key_pair, log_in
 
-pytestmark = [pytest.mark.timeout(600)]
 CANARY = "a tenant was here"
 USER_DATA = f"""#cloud-config
 write_files:

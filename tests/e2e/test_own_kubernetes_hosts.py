@@ -19,7 +19,7 @@ from tests.hosts_kit import Lab
 from tests.kubernetes_kit import UNTIDY, KubernetesKit
 from tests.stand_ins_kit import VERSION
 
-pytestmark = [UNTIDY, pytest.mark.timeout(600)]
+pytestmark = [UNTIDY]
 OFFER = {"versions": {"kubeadm": VERSION, "k3s": VERSION}, "shapes": {"hgx-h100-8": {"gpus": 8, "gpu_model": "H100-SXM5-80GB"}}}
 PLAIN = {"instance_type": "hgx-h100-8"}
 GPUS = "custom-columns=NAME:.metadata.name,GPUS:.status.allocatable.nvidia\\.com/gpu"

@@ -26,7 +26,7 @@ from tests.integration.test_dedicated_kubernetes import MEMBERS, KubeRack, KubeT
 from tests.kubernetes_kit import UNTIDY, KubernetesKit, kubernetes_kit
 from tests.schedules.run import FLEET
 
-pytestmark = [UNTIDY, pytest.mark.timeout(240)]
+pytestmark = [UNTIDY]
 GUIDE = ROOT / "docs" / "guides" / "dedicated-kubernetes.md"
 LOOKS = 1000
 REFUSED = 409

@@ -17,7 +17,7 @@ from tests.e2e.rack import done
 from tests.factories.qualification import nccl, write_bw
 from tests.slurm_kit import SlurmKit, checks_config
 
-pytestmark = [pytest.mark.slurm, pytest.mark.timeout(280)]
+pytestmark = [pytest.mark.slurm]
 SCRIPT = """#!/bin/bash
 srun bash -c 'echo "step on $SLURMD_NODENAME with $CUDA_VISIBLE_DEVICES"'
 """

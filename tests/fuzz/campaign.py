@@ -115,12 +115,12 @@ class Campaign:
         """
         self.app.state.runtime.close()
 
-    def run(self, cases: int) -> Report:
+    def run(self, cases: int, *, part: int = 0, parts: int = 1) -> Report:
         """
-        About so many requests were sent, spread evenly over the operations, half of them malformed on purpose.
+        About so many requests were sent, spread evenly over the operations of this part, half of them malformed on purpose.
         """
         began = time.monotonic()
-        operations: list[Any] = [cast("Any", found).ok() for found in self.schema.get_all_operations()]
+        operations: list[Any] = [cast("Any", found).ok() for found in self.schema.get_all_operations()][part::parts]
         self.report.operations = len(operations)
         waiting = [(one, GenerationMode.POSITIVE) for one in operations]
         waiting += [(one, GenerationMode.NEGATIVE) for one in operations if _can_be_malformed(one)]

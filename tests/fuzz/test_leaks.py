@@ -145,7 +145,6 @@ def forbidden_to(world: World) -> set[str]:
     return {*LEAK_CANARIES, *machines, *providers, *others, *internals, *secrets_of(world)}
 
 
-@pytest.mark.timeout(600)
 def test_no_fault_shows_a_customer_what_the_provider_said(world: World, caplog: pytest.LogCaptureFixture) -> None:
     """With every fault played on everything, no answer to the tenant holds a canary, a machine's name or a secret; operators see them."""
     caplog.set_level("DEBUG")

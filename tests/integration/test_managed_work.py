@@ -20,7 +20,7 @@ from tests.kubernetes_kit import UNTIDY, KubernetesKit, kubernetes_kit
 from tests.service_proxy import MetricsSource, ServiceProxy, keep_figures
 
 __all__ = ["scene"]
-pytestmark = [UNTIDY, pytest.mark.timeout(120)]
+pytestmark = [UNTIDY]
 SLEEPS = "#!/bin/bash\nsleep 100000\n"
 HELLO = '#!/bin/bash\necho "rank $NODE_RANK of $NNODES with $GPUS_PER_NODE GPUs"\n'
 SERVICE: dict[str, Any] = {

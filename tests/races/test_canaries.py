@@ -26,7 +26,7 @@ LOOKS = 5000
 NODES = 16
 """Machines in one order, so that each round turns so many over."""
 
-pytestmark = pytest.mark.timeout(3600 if FULL else 120)
+pytestmark = pytest.mark.timeout(3600 if FULL else 900)
 
 
 @pytest.fixture

@@ -20,7 +20,7 @@ NODES, ORDERS = (64, 2000) if FULL else (16, 300)
 QUOTA_ORDERS = 500 if FULL else 150
 ROUNDS = 20 if FULL else 1
 
-pytestmark = pytest.mark.timeout(3600 if FULL else 300)
+pytestmark = pytest.mark.timeout(3600 if FULL else 900)
 
 
 def codes(answers: list[Any]) -> Counter[str]:

@@ -20,7 +20,7 @@ ROUNDS = 50 if FULL else 2
 KILLS = 20 if FULL else 2
 AT_ONCE = 100
 
-pytestmark = pytest.mark.timeout(3600 if FULL else 300)
+pytestmark = pytest.mark.timeout(3600 if FULL else 900)
 
 
 def answers_until_settled(here: Arena, key: str, *, api: int | None = None) -> httpx.Response:

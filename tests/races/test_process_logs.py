@@ -30,7 +30,6 @@ def own(postgres_url: str) -> Iterator[Database]:
     made.close()
 
 
-@pytest.mark.timeout(300)
 def test_no_secret_is_ever_written(own: Database, tmp_path: Path) -> None:
     """At the most talkative level, through success, refusals, a provider that cannot be reached and a broker that dies."""
     with processes(own, tmp_path, apis=1, workers=1, broker=True, log_level="DEBUG") as running:

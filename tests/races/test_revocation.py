@@ -18,8 +18,6 @@ from tests.races.arena import Arena, Tenant
 REFUSED_S = 5.0
 CLOSED_S = 5.5
 
-pytestmark = pytest.mark.timeout(300)
-
 
 @contextmanager
 def streams(here: Arena, key: str) -> Iterator[list[float]]:

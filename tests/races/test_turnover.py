@@ -15,7 +15,7 @@ from tests.races.conftest import FULL
 
 ROUNDS = 100 if FULL else 4
 
-pytestmark = pytest.mark.timeout(3600 if FULL else 300)
+pytestmark = pytest.mark.timeout(3600 if FULL else 900)
 
 
 def test_a_node_changes_hands_only_after_its_wipe(arena: Callable[..., Arena]) -> None:
