@@ -16,6 +16,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from controlplane.clusters.finding import Firmware, FoundHost, obstacles_of
+from controlplane.clusters.refusals import Refusal
 from controlplane.clusters.states import ClusterFacts, ClusterSnapshot, MemberSnapshot, SetSnapshot
 from controlplane.clusters.steps import STEPS
 from controlplane.clusters.takeovers import Takeover
@@ -276,9 +277,6 @@ def test_the_door_is_open_before_machines_are_chosen_and_closed_after() -> None:
     assert isinstance(done, Advance)
     assert isinstance(done.facts, ClusterFacts)
     assert (done.to, list(done.facts.usable_at), peer.asked[-1]) == ("running", ["alc_new"], "close clu_1")
-    refused = step(Peer(Refused("chain"), w1="up"), "updating", wanted=3)
-    assert isinstance(refused, Fail)
-    assert refused.code == "provider_refused"
 
 
 def test_who_leaves_is_given_back_once_its_api_has_forgotten_it() -> None:
@@ -298,8 +296,50 @@ def test_who_leaves_is_given_back_once_its_api_has_forgotten_it() -> None:
     assert isinstance(done, Advance)
     assert isinstance(done.facts, ClusterFacts)
     assert done.facts.release == ("alc_w2",)
-    refused = step(Peer(Refused("cp"), w1="up"), "updating", **leaving)
-    assert isinstance(refused, Fail)
+
+
+@pytest.mark.parametrize(
+    ("change", "nodes", "asked"),
+    [
+        ({"wanted": 3}, {"w1": "up", "w2": "up"}, ["open clu_1 18000", "close clu_1", "apply w1 w2"]),
+        (
+            {"wanted": 1, "leaving": frozenset({"alc_w2"})},
+            {"w1": "up", "w2": "draining"},
+            ["apply w1", "close clu_1", "undrain clu_1 w2", "apply w1 w2"],
+        ),
+    ],
+    ids=["nobody is let in", "nobody is let out"],
+)
+def test_a_change_that_its_api_turns_down_is_undone(change: dict[str, Any], nodes: dict[str, str], asked: list[str]) -> None:
+    """The door is closed, who was kept without pods has them again, and the cluster runs as before; the operation has failed."""
+    peer = Peer(Refused("no"), **nodes)
+    refused = step(peer, "updating", **change)
+    assert isinstance(refused, Wait)
+    assert refused.step == "refused"
+    looked = step(peer, "updating", refused.step, refusal=Refusal("provider_refused", "no"), **change)
+    assert isinstance(looked, Wait)
+    assert looked.step == "undoing"
+    if change["wanted"] == 1:
+        barred = step(peer, "updating", looked.step, **change)
+        assert isinstance(barred, Wait), "it shows the worker still barred, and refuses whatever it is told"
+        assert barred.step == "undoing"
+    peer.error, peer.asked = None, peer.asked[:1]
+    told = step(peer, "updating", looked.step, **change)
+    assert isinstance(told, Wait)
+    assert (told.step, peer.asked) == ("undone", asked)
+    peer.nodes["w2"] = "up"
+    ended = step(peer, "updating", told.step, refusal=Refusal("provider_refused", "no"), **change)
+    assert isinstance(ended, Fail)
+    assert isinstance(ended.facts, ClusterFacts)
+    assert (ended.code, ended.to, ended.facts.undone) == ("provider_refused", "running", True)
+
+
+def test_a_change_that_came_about_all_the_same_goes_on() -> None:
+    """The API refused, and has let the new worker in: its answer before was lost."""
+    members = (a_member("w1"), a_member("w2"), a_member("new", billed=False))
+    seen = step(Peer(w1="up", w2="up", new="up"), "updating", "refused", wanted=3, members=members)
+    assert isinstance(seen, Wait)
+    assert seen.step == "applied"
 
 
 def test_it_is_let_go_until_it_ran_and_wiped_after_that() -> None:

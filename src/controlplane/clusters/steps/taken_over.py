@@ -6,21 +6,23 @@ workers are let in by a token that ends.
 from contextlib import suppress
 from dataclasses import replace
 
+from controlplane.clusters.refusals import REFUSED, UNDOING, UNDONE
 from controlplane.clusters.states import ClusterFacts, ClusterSnapshot
 from controlplane.clusters.steps import bare, own_kubernetes
 from controlplane.clusters.steps.adopting import let_go
 from controlplane.clusters.steps.changing import DRAIN_POLL_S, POLL_S, look, workers_of
+from controlplane.clusters.steps.undoing import APPLIED, as_it_was, turned_down, undo
 from controlplane.clusters.steps.verifying import acceptance, usable_since
 from controlplane.clusters.steps.wanted import staying, wanted
 from controlplane.health.classes import SICK
-from controlplane.kit.outcome import Advance, Fail, Outcome, Wait
-from controlplane.providers.errors import Busy, NotFound, NotSent, Refused, Unknown
+from controlplane.kit.outcome import Advance, Outcome, Wait
+from controlplane.providers.errors import Busy, NotFound, NotSent, Permanent, Unknown
 from controlplane.providers.toolbox import Toolbox
 from controlplane.rendering.kubernetes.joining import Entry
 
 DOOR_LASTS_S = 5 * 3600
 """A change may take four hours; whoever boots late in it has an hour more."""
-PLACING, APPLIED = "placing", "applied"
+PLACING = "placing"
 
 
 def watch(cluster: ClusterSnapshot, tools: Toolbox) -> Outcome:
@@ -32,7 +34,7 @@ def watch(cluster: ClusterSnapshot, tools: Toolbox) -> Outcome:
     outcome = own_kubernetes.listen(cluster, tools)
     if cluster.state == "degraded":
         with suppress(NotFound, NotSent, Unknown):  # told by the outcome already
-            _undo(cluster, tools)
+            _let_in_again(cluster, tools)
     leads = [one for one in staying(cluster) if one.role == "control_plane"]
     sick = [one for one in leads if one.node_health in SICK]
     if not sick or not isinstance(outcome, (Advance, Wait)):
@@ -43,7 +45,10 @@ def watch(cluster: ClusterSnapshot, tools: Toolbox) -> Outcome:
     return replace(outcome, facts=replace(facts, issues=issues))
 
 
-def _undo(cluster: ClusterSnapshot, tools: Toolbox) -> None:
+def _let_in_again(cluster: ClusterSnapshot, tools: Toolbox) -> None:
+    """
+    Nobody new is let in, and pods are let in again wherever they are kept out of a worker that stays.
+    """
     assert cluster.provider is not None
     tools.joining(cluster.provider).close_door(cluster.id)
     states = {one.ref: one.state for one in look(cluster, tools).members}
@@ -55,9 +60,14 @@ def _undo(cluster: ClusterSnapshot, tools: Toolbox) -> None:
 def change(cluster: ClusterSnapshot, tools: Toolbox) -> Outcome:
     """
     The door is open before new machines are chosen, and closed when all have joined. Workers that leave are emptied as far as disruption
-    budgets allow, then the API forgets them, and only then their machines are given back.
+    budgets allow, then the API forgets them, and only then their machines are given back. What the API turns down is undone.
     """
     assert cluster.provider is not None
+    if cluster.step in {REFUSED, UNDOING, UNDONE}:
+        if cluster.step == UNDOING:
+            with suppress(Permanent):  # whether anything of it stays barred a look shows
+                _let_in_again(as_it_was(cluster), tools)
+        return undo(cluster, tools)
     if cluster.lacking > 0 or any(one.state == "held" for one in cluster.members):
         return _open(cluster, tools)
     clusters = tools.clusters(cluster.provider)
@@ -66,8 +76,8 @@ def change(cluster: ClusterSnapshot, tools: Toolbox) -> Outcome:
             clusters.apply_cluster(wanted(cluster))
         except Busy as error:
             return Wait("Waits for pods on the nodes that leave.", max(error.retry_in_s, DRAIN_POLL_S), detail=error.detail)
-        except Refused as error:
-            return Fail(error.code, "The cluster does not take the change.", detail=error.detail[:2000])
+        except Permanent as error:
+            return turned_down(error)
         return Wait("The change is being made.", 0.0, step=APPLIED)
     return _follow(cluster, tools)
 
@@ -97,8 +107,8 @@ def _open(cluster: ClusterSnapshot, tools: Toolbox) -> Outcome:
     assert cluster.provider is not None
     try:
         door = tools.joining(cluster.provider).open_door(cluster.id, lasts_s=DOOR_LASTS_S)
-    except Refused as error:
-        return Fail(error.code, "The cluster lets no worker in.", detail=error.detail[:2000])
+    except Permanent as error:
+        return turned_down(error)
     entry = Entry("k3s" if door.distribution == "k3s" else "kubeadm", door.version, door.server, door.token, door.authority)
     facts = ClusterFacts(entry=entry, versions={"version": door.version})
     return Wait("Nodes are being chosen.", 0.0, step=PLACING, facts=facts)

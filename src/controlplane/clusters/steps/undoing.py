@@ -42,7 +42,7 @@ def undo(cluster: ClusterSnapshot, tools: Toolbox) -> Outcome:
     refused = False
     if cluster.step == UNDOING:
         try:
-            clusters.apply_cluster(wanted(_as_it_was(cluster)))
+            clusters.apply_cluster(wanted(as_it_was(cluster)))
         except Permanent:
             refused = True  # it may have nothing of the change, and refuse whatever it is told; a look shows that
         else:
@@ -77,7 +77,7 @@ def leaving(cluster: ClusterSnapshot) -> list[MemberSnapshot]:
     return [one for one in cluster.members if one.state == "active" and one.billed and one.allocation_id in cluster.leaving]
 
 
-def _as_it_was(cluster: ClusterSnapshot) -> ClusterSnapshot:
+def as_it_was(cluster: ClusterSnapshot) -> ClusterSnapshot:
     """
     The cluster with those that are to leave and without those that came.
     """
@@ -99,7 +99,7 @@ def _judge(cluster: ClusterSnapshot, seen: Mapping[str, str], detail: str) -> Wa
 
 def _given_up(cluster: ClusterSnapshot, view: ClusterView) -> Fail:
     refusal = cluster.refusal
-    members = [one for one in _as_it_was(cluster).members if one.state == "active"]
+    members = [one for one in as_it_was(cluster).members if one.state == "active"]
     checks = acceptance(members, view)
     well = all(one["result"] != "failed" for one in checks)
     facts = ClusterFacts(
