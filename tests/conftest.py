@@ -39,6 +39,8 @@ ROOT = Path(__file__).resolve().parents[1]
 KITS = ROOT.parent / "shared" / "kits"
 DATA = ROOT.parent / "shared" / "data"
 KEPT = {"alembic_version", "state_moves"}
+LONG = ("e2e", "crash", "faults", "fuzz", "matrix", "races", "planted")
+"""Rooms whose tests take seconds and more, the longest first."""
 GROWN_BYTES = 256 * 1024
 """A table beyond this is cheaper to truncate than to keep."""
 
@@ -212,10 +214,37 @@ settings.load_profile("house")
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """
-    Schedules come last: they are many, small and alike, so that no process is left with nothing to do while another ends a long test,
-    and a run that is short of time knows by then how much is left.
+    Each process of a run begins with some of the long tests and ends with its share of the schedules. Those are many and alike, so that
+    nobody has nothing to do while another ends a long test, and a run that is short of time knows by then how much is left.
     """
-    items.sort(key=lambda one: one.path.is_relative_to(ROOT / "tests" / "schedules"))
+    rooms: dict[str, list[pytest.Item]] = {}
+    for one in items:
+        rooms.setdefault(one.path.relative_to(ROOT / "tests").parts[0], []).append(one)
+    long, last = [rooms.pop(one, []) for one in LONG], rooms.pop("schedules", [])
+    short = [one for each in rooms.values() for one in each]
+    items[:] = _shared_out(long, short, last, int(os.environ.get("PYTEST_XDIST_WORKER_COUNT", "1")))
+
+
+def _shared_out(
+    long: Sequence[list[pytest.Item]], short: Sequence[pytest.Item], last: Sequence[pytest.Item], processes: int
+) -> list[pytest.Item]:
+    """
+    As many tests for each process, one process's after another's: so xdist's worksteal hands them out. A room's long tests stay together,
+    for many of them want the same kit for themselves.
+    """
+    begins: list[list[pytest.Item]] = [[] for _ in range(processes)]
+    for number, tests in enumerate(long):
+        place = number % (2 * processes)
+        begins[min(place, 2 * processes - 1 - place)] += tests
+    left, at, told = sum(map(len, begins)) + len(short) + len(last), 0, []
+    for number, begin in enumerate(begins):
+        count = left // (processes - number)
+        left -= count
+        end = last[number::processes]
+        until = len(short) if number == processes - 1 else at + max(0, count - len(begin) - len(end))
+        told += [*begin, *short[at:until], *end]
+        at = until
+    return told
 
 
 def pytest_collection_finish() -> None:
