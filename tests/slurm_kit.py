@@ -97,6 +97,12 @@ class SlurmKit:
         assert done.returncode == 0, f"{' '.join(command)}: {done.stdout}{done.stderr}"
         return done.stdout.strip()
 
+    def free(self) -> None:
+        """
+        Its nodes carry nobody's mark: the next test's installation is another one.
+        """
+        self.scontrol("update", f"nodename={','.join(self.nodes)}", "extra=")
+
     def secrets(self, *, mint: bool = False) -> dict[str, str]:
         """
         An administrator's token, or the key to mint tokens with.
@@ -215,12 +221,14 @@ def other_kit() -> SlurmKit:
     return kit
 
 
-@pytest.fixture(scope="session")
-def slurm_kit() -> SlurmKit:
+@pytest.fixture
+def slurm_kit() -> Iterator[SlurmKit]:
     """
-    The same, as a fixture.
+    The same for a test, which may leave marks on its nodes.
     """
-    return session_kit()
+    kit = session_kit()
+    yield kit
+    kit.free()
 
 
 SLOW = (

@@ -119,7 +119,7 @@ class SlurmHarness(Harness):
                 self.kit.slurm("scancel", "--user", user)
         for cluster_id in self.adapter.list_clusters().cluster_ids:
             self.gone(cluster_id)
-        self.kit.scontrol("update", f"nodename={','.join(self.kit.nodes)}", "extra=")
+        self.kit.free()
         idle = ("sinfo", "-h", "-r", "-p", "tenants", "-t", "idle", "-o", "%D")
         self.until(lambda: self.kit.slurm(*idle), lambda seen: seen == str(len(self.kit.nodes)), what="all nodes free")
         self.adapter.close()
