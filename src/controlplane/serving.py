@@ -81,9 +81,9 @@ def main(given: list[str]) -> int:
     Serves as the command line says.
     """
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--host", default="127.0.0.1")
-    parser.add_argument("--port", type=int, default=8080)
-    parser.add_argument("--processes", type=int, default=1)
+    parser.add_argument("--host", required=True)
+    parser.add_argument("--port", type=int, required=True)
+    parser.add_argument("--processes", type=int, required=True)
     parser.add_argument("--app", default=APP, help="another application, served in the same way: what a benchmark compares with")
     asked = parser.parse_args(given)
     return serve(asked.app, host=asked.host, port=asked.port, processes=asked.processes)
